@@ -1,0 +1,77 @@
+"""fastpull: a registry image becomes a root filesystem in one pass.
+
+For scripts::
+
+    fastpull.pull("debian:12", "rootfs/")
+
+For programs::
+
+    async with fastpull.Client(on_event=print) as client:
+        image = await client.resolve("nvcr.io/nvidia/pytorch:24.01-py3", platform="linux/amd64")
+        await client.pull(image, fastpull.Directory("rootfs", force=True))
+        await client.warm(["docker.io/library/debian:12", "quay.io/fedora/fedora:41"], jobs=2)
+
+Names are loaded when they are first used, so that importing fastpull costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastpull.client import Client, WarmReport, pull
+    from fastpull.config import Settings
+    from fastpull.oci.digest import Digest
+    from fastpull.oci.image import Image, ImageConfig, Layer
+    from fastpull.oci.platform import Platform
+    from fastpull.oci.reference import Reference
+    from fastpull.pull import PullReport
+    from fastpull.sinks.base import Sink, SinkReport
+    from fastpull.sinks.directory import Directory
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Client": "fastpull.client",
+    "Digest": "fastpull.oci.digest",
+    "Directory": "fastpull.sinks.directory",
+    "Image": "fastpull.oci.image",
+    "ImageConfig": "fastpull.oci.image",
+    "Layer": "fastpull.oci.image",
+    "Platform": "fastpull.oci.platform",
+    "PullReport": "fastpull.pull",
+    "Reference": "fastpull.oci.reference",
+    "Settings": "fastpull.config",
+    "Sink": "fastpull.sinks.base",
+    "SinkReport": "fastpull.sinks.base",
+    "WarmReport": "fastpull.client",
+    "pull": "fastpull.client",
+}
+
+__all__ = [
+    "Client",
+    "Digest",
+    "Directory",
+    "Image",
+    "ImageConfig",
+    "Layer",
+    "Platform",
+    "PullReport",
+    "Reference",
+    "Settings",
+    "Sink",
+    "SinkReport",
+    "WarmReport",
+    "__version__",
+    "pull",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,75 @@
+"""File locks that die with their process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+
+from fastpull.errors import CacheError, from_os_error
+
+_POLL_SECONDS = 0.05  # a waiting pull takes over this soon after its leader has died
+
+
+class FileLock:
+    """An exclusive ``flock`` on a file that exists only while somebody holds or wants it.
+
+    It excludes tasks of one process as well as processes, and on network filesystems that support it, nodes. Death of
+    the process releases it.
+
+    Args:
+        path: of the lock file; its directory exists.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = -1
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._fd >= 0
+
+    def try_acquire(self) -> bool:
+        """Takes the lock if it is free.
+
+        Raises:
+            CacheError: the lock file cannot be made, or the filesystem has no locks.
+        """
+        while True:
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            except OSError as error:
+                raise from_os_error(CacheError, error, self.path) from error
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(fd)
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    return False
+                raise from_os_error(CacheError, error, self.path) from error
+            if self._is_current(fd):
+                self._fd = fd
+                return True
+            os.close(fd)  # its holder removed it between our open and our lock
+
+    async def acquire(self) -> None:
+        """Waits for the lock, without blocking the loop."""
+        while not self.try_acquire():
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def release(self) -> None:
+        """Gives the lock back and removes its file. May be called twice."""
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _is_current(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self.path, follow_symlinks=False))
+        except FileNotFoundError:
+            return False

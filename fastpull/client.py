@@ -1,0 +1,203 @@
+"""The client: what programs and the command line use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from fastpull.cache.store import Store
+from fastpull.config import Settings
+from fastpull.errors import FastpullError
+from fastpull.oci.platform import Platform
+from fastpull.oci.reference import is_loopback
+from fastpull.progress import OnEvent, Resolved, Retrying, ignore
+from fastpull.pull import Pull, PullReport, Workshop, warm_image
+from fastpull.registry.client import RegistryClient
+from fastpull.registry.credentials import find_credentials
+from fastpull.registry.transport import Transport
+from fastpull.sinks.choose import sink_for
+from fastpull.sources.open import open_source
+from fastpull.sources.registry import Means, RegistrySource
+from fastpull.tasks import Budget, Turns, in_thread, task_group
+
+if TYPE_CHECKING:
+    from fastpull.oci.image import Image
+    from fastpull.oci.reference import Reference
+    from fastpull.sinks.base import Sink
+    from fastpull.sources.base import Source
+
+_FILE_THREADS = 8  # more than the writes that a disk takes at a time
+
+
+@dataclass(frozen=True, slots=True)
+class WarmReport:
+    """What warming the cache with one reference did.
+
+    Attributes:
+        source: as it was given.
+        image: what it is; None if that failed.
+        error: why it failed; None if it did not.
+    """
+
+    source: str
+    image: Image | None
+    error: FastpullError | None
+
+
+class Client:
+    """Pulls images through one cache. Use it as an async context manager, for as many images as you like.
+
+    It installs no event loop policy, no signal handler and no logger. Cancelling a call ends its work within moments;
+    the destination is as it was, and what was downloaded stays in the cache.
+
+    Args:
+        settings: by default those of the environment.
+        cache: directory of the cache, in place of the settings' own.
+        on_event: told what happens, on the event loop's thread.
+
+    Raises:
+        InvalidSetting: from the constructor.
+        CacheError: from ``async with``, if the cache cannot be made.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        cache: str | os.PathLike[str] | None = None,
+        on_event: OnEvent = ignore,
+    ) -> None:
+        self.settings = settings or Settings.load(cache=None if cache is None else os.fspath(cache))
+        self._on_event = on_event
+        self._registries: dict[str, RegistryClient] = {}
+        self._exit = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        settings = self.settings
+        async with contextlib.AsyncExitStack() as stack:
+            files = stack.enter_context(ThreadPoolExecutor(_FILE_THREADS, "fastpull-files"))
+            workers = stack.enter_context(ThreadPoolExecutor(settings.workers, "fastpull-layer"))
+            store = await in_thread(files, Store, settings.cache)
+            budget = Budget(settings.memory)
+            self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
+            self._means = Means(store, files, budget, settings.sync)
+            self._workshop = Workshop(store, files, workers, Turns(settings.workers), budget, self._on_event)
+            self._exit = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exit.aclose()
+
+    async def resolve(self, source: str, platform: str | Platform | None = None) -> Image:
+        """Finds out what a source is now.
+
+        Args:
+            source: ``REF``, ``docker://REF`` or ``oci:DIR[:TAG|@DIGEST]``.
+            platform: ``os/architecture[/variant]``, by default this machine's.
+
+        Raises:
+            InvalidReference, InvalidPlatform: they cannot be read.
+            TransportError, RegistryError, AccessDenied: the source does not tell.
+            UnsupportedMediaType: it is no image.
+        """
+        if platform is None:
+            platform = Platform.of_host()
+        elif isinstance(platform, str):
+            platform = Platform.parse(platform)
+        image = await self._source(source).resolve(platform)
+        self._on_event(Resolved(image))
+        return image
+
+    async def pull(
+        self,
+        image: str | Image,
+        output: str | os.PathLike[str] | Sink,
+        platform: str | Platform | None = None,
+    ) -> PullReport:
+        """Makes an image's root filesystem.
+
+        Args:
+            image: what `resolve` returned, or what it takes.
+            output: a sink, or the path of a directory.
+            platform: as for `resolve`.
+
+        Raises:
+            FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
+        """
+        sink = sink_for(output) if isinstance(output, str | os.PathLike) else output
+        files = self._workshop.files
+        try:
+            await in_thread(files, sink.begin, self.settings.sync)
+            if isinstance(image, str):
+                image = await self.resolve(image, platform)
+            return await Pull(image, self._source(image.source), sink, self._workshop).run()
+        finally:
+            await asyncio.shield(in_thread(files, sink.abort))  # after a commit there is nothing left to do
+
+    async def warm(
+        self, sources: Iterable[str], *, jobs: int = 4, platform: str | Platform | None = None
+    ) -> list[WarmReport]:
+        """Brings images into the cache; a failure of one does not stop the others.
+
+        Args:
+            sources: as for `resolve`. A layout is verified where it is.
+            jobs: images that are fetched side by side.
+            platform: as for `resolve`.
+
+        Returns:
+            A report for each source, in their order.
+        """
+        turns = Turns(jobs)
+
+        async def warm_one(rank: int, source: str) -> WarmReport:
+            with await turns.acquire(rank):
+                try:
+                    image = await self.resolve(source, platform)
+                    await warm_image(image, self._source(image.source), self._workshop, rank)
+                except FastpullError as error:
+                    return WarmReport(source, None, error)
+                return WarmReport(source, image, None)
+
+        async with task_group() as group:
+            tasks = [group.create_task(warm_one(rank, source)) for rank, source in enumerate(sources)]
+        return [task.result() for task in tasks]
+
+    def _source(self, text: str) -> Source:
+        return open_source(text, lambda reference: RegistrySource(self._registry(reference), reference, self._means))
+
+    def _registry(self, reference: Reference) -> RegistryClient:
+        known = self._registries.get(reference.registry)
+        if known is None:
+            may_be_plain = self.settings.insecure or is_loopback(reference.host)
+            known = self._registries[reference.registry] = RegistryClient(
+                self._transport,
+                reference.registry,
+                reference.host,
+                schemes=("https", "http") if may_be_plain else ("https",),
+                credentials=find_credentials(reference.registry),
+                max_connections=self.settings.connections,
+                on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
+            )
+        return known
+
+
+def pull(
+    source: str,
+    output: str | os.PathLike[str] | Sink,
+    *,
+    platform: str | None = None,
+    settings: Settings | None = None,
+    on_event: OnEvent = ignore,
+) -> PullReport:
+    """Makes an image's root filesystem, for scripts: `Client.pull` without an event loop of your own."""
+
+    async def run() -> PullReport:
+        async with Client(settings, on_event=on_event) as client:
+            return await client.pull(source, output, platform)
+
+    return asyncio.run(run())

@@ -1,0 +1,128 @@
+"""Settings: defaults, then ``FASTPULL_*`` from the environment, then what the caller says."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from fastpull.errors import InvalidSetting
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", re.IGNORECASE)
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a client works.
+
+    Attributes:
+        cache: directory of the cache. ``FASTPULL_CACHE``; by default ``$XDG_CACHE_HOME/fastpull`` or
+            ``~/.cache/fastpull``.
+        workers: layers that are unpacked side by side. ``FASTPULL_WORKERS``; by default as many as there are cores to
+            be had.
+        memory: bytes for all buffers together. ``FASTPULL_MEMORY``; by default 192 MiB.
+        connections: to one host, at most. ``FASTPULL_CONNECTIONS``; by default 16.
+        insecure: registries may speak plain http or have certificates that nobody vouches for. ``FASTPULL_INSECURE``.
+        sync: cache and output are on their disks before they appear. ``FASTPULL_SYNC``.
+    """
+
+    cache: str
+    workers: int
+    memory: int = 192 << 20
+    connections: int = 16
+    insecure: bool = False
+    sync: bool = False
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise InvalidSetting(str(self.workers), "workers has to be at least 1")
+        if self.connections < 1:
+            raise InvalidSetting(str(self.connections), "connections has to be at least 1")
+        if self.memory < 16 << 20:
+            raise InvalidSetting(str(self.memory), "memory has to be at least 16 MiB")
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] = os.environ, **given: Any) -> Self:
+        """Makes the settings of this process.
+
+        Args:
+            environment: with ``FASTPULL_*``.
+            given: what counts above all; None for what was not given.
+
+        Raises:
+            InvalidSetting: a value is out of its range, or cannot be read.
+        """
+        base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        settings = cls(cache=os.path.join(base, "fastpull"), workers=available_cores())
+        readers = {
+            "cache": str,
+            "workers": parse_count,
+            "memory": parse_size,
+            "connections": parse_count,
+            "insecure": parse_switch,
+            "sync": parse_switch,
+        }
+        found = {name: reader(text) for name, reader in readers.items() if (text := environment.get(f"FASTPULL_{name.upper()}"))}
+        found.update({name: value for name, value in given.items() if value is not None})
+        return replace(settings, **found)
+
+
+def parse_count(text: str) -> int:
+    """Reads a whole number above zero."""
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise InvalidSetting(text, "not a whole number above zero")
+    return int(text)
+
+
+def parse_size(text: str) -> int:
+    """Reads a size such as ``300M`` or ``1.5GiB``; units are powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidSetting(text, "not a size, such as 300M or 1.5G")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def parse_age(text: str) -> float:
+    """Reads a time span such as ``12h`` or ``30d``, in seconds."""
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidSetting(text, "not an age, such as 12h or 30d")
+    return float(match[1]) * _AGES[match[2].lower()]
+
+
+def parse_switch(text: str) -> bool:
+    """Reads ``1``, ``true``, ``yes``, ``on`` or their opposites."""
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise InvalidSetting(text, "neither yes nor no")
+
+
+def available_cores() -> int:
+    """The processors that this process may use: its affinity, and the quota of its control group."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup_quota()
+    return max(1, min(cores, int(quota + 0.5))) if quota else cores
+
+
+def _cgroup_quota() -> float | None:
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
+        try:
+            with open(path) as file:
+                words = file.read().split()
+            if len(words) == 1:
+                with open(path.replace("quota", "period")) as file:
+                    words.append(file.read().strip())
+            quota, period = words
+            if quota not in ("max", "-1") and int(period) > 0:
+                return int(quota) / int(period)
+        except (OSError, ValueError):
+            continue
+    return None

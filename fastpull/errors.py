@@ -1,0 +1,454 @@
+"""Every error that fastpull raises.
+
+::
+
+    FastpullError                          exit code
+    ├── InvalidInput (ValueError)                  3   what the caller gave cannot be understood
+    │   ├── InvalidReference
+    │   ├── InvalidDigest
+    │   ├── InvalidPlatform
+    │   └── InvalidSetting
+    ├── TransportError (OSError)                  10   no answer: name, connection, TLS, stall, reset
+    ├── RegistryError                             11   an answer that cannot be used
+    │   ├── NotFound (LookupError)
+    │   ├── NoMatchingPlatform (LookupError)
+    │   ├── RateLimited
+    │   ├── UnexpectedAnswer
+    │   └── MalformedDocument
+    ├── AccessDenied (PermissionError)            12   401, 403: credentials missing, wrong or not enough
+    ├── IntegrityError                            20   bytes that are not what their digest promised
+    │   ├── DigestMismatch
+    │   ├── SizeMismatch
+    │   └── DiffIdMismatch
+    ├── UnsupportedMediaType                      21   an artifact, a schema 1 image, an unknown layer format
+    ├── DecompressError                           22   a corrupt or truncated gzip or zstd stream
+    ├── TarError                                  23   a layer that is not a well-formed tar
+    ├── LayerError                                24   a changeset that breaks the rules of image-spec's layer.md
+    ├── CacheError (OSError)                      30   the cache cannot be read or written
+    └── OutputError (OSError)                     31   the destination cannot be written
+        └── OutputExists (FileExistsError)
+
+Each class carries its facts as fields and makes its message from them, with the next step where there is one.
+No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+__all__ = [
+    "AccessDenied",
+    "CacheError",
+    "DecompressError",
+    "DiffIdMismatch",
+    "DigestMismatch",
+    "FastpullError",
+    "IntegrityError",
+    "InvalidDigest",
+    "InvalidInput",
+    "InvalidPlatform",
+    "InvalidReference",
+    "InvalidSetting",
+    "LayerError",
+    "MalformedDocument",
+    "NoMatchingPlatform",
+    "NotFound",
+    "OutputError",
+    "OutputExists",
+    "RateLimited",
+    "RegistryError",
+    "SizeMismatch",
+    "TarError",
+    "TransportError",
+    "UnexpectedAnswer",
+    "UnsupportedMediaType",
+]
+
+
+def printable(name: bytes) -> str:
+    """Shows a name from a layer on a terminal: as UTF-8 where it is, every other byte and control escaped."""
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@dataclass(eq=False)
+class FastpullError(Exception):
+    """The root of the tree.
+
+    Attributes:
+        exit_code: what the command line exits with; one per family.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        hint = self.hint()
+        return f"{self.message()}. {hint}" if hint else self.message()
+
+    def message(self) -> str:
+        """What happened, and where."""
+        return type(self).__name__
+
+    def hint(self) -> str:
+        """What to do next; empty where there is nothing to do."""
+        return ""
+
+
+# --- 3: invalid input
+
+
+@dataclass(eq=False)
+class InvalidInput(FastpullError, ValueError):
+    """Something the caller gave cannot be understood."""
+
+    exit_code = 3
+    given: str
+    reason: str
+
+    def message(self) -> str:
+        return f"{self.reason}: {self.given!r}"
+
+
+class InvalidReference(InvalidInput):
+    """An image reference breaks the grammar."""
+
+    def hint(self) -> str:
+        return "A reference is [HOST[:PORT]/]NAME[:TAG][@DIGEST], for example nvcr.io/nvidia/pytorch:24.01-py3"
+
+
+class InvalidDigest(InvalidInput):
+    """A digest breaks the grammar, or names an algorithm that is not registered."""
+
+    def hint(self) -> str:
+        return "A digest is sha256: and 64, or sha512: and 128, lower-case hexadecimal digits"
+
+
+class InvalidPlatform(InvalidInput):
+    """A platform is not os/architecture[/variant]."""
+
+    def hint(self) -> str:
+        return "A platform is OS/ARCHITECTURE[/VARIANT], for example linux/arm64/v8"
+
+
+class InvalidSetting(InvalidInput):
+    """An option, environment variable or configuration file holds a value out of its range."""
+
+
+# --- 10: transport
+
+
+@dataclass(eq=False)
+class TransportError(FastpullError, OSError):
+    """No complete answer came from a host: name, connection, TLS, a stall, a reset.
+
+    Attributes:
+        is_transient: whether the same request may well succeed a moment later.
+    """
+
+    exit_code = 10
+    host: str
+    reason: str
+    advice: str = ""
+    is_transient: bool = True
+
+    def message(self) -> str:
+        return f"cannot reach {self.host}: {self.reason}"
+
+    def hint(self) -> str:
+        return self.advice
+
+
+# --- 11: registry answers
+
+
+class RegistryError(FastpullError):
+    """A host answered, but not with something that can be used."""
+
+    exit_code = 11
+
+
+@dataclass(eq=False)
+class NotFound(RegistryError, LookupError):
+    """The source has no such repository, tag, manifest or blob."""
+
+    subject: str
+    where: str
+    advice: str = ""
+
+    def message(self) -> str:
+        return f"{self.where} has no {self.subject}"
+
+    def hint(self) -> str:
+        return self.advice
+
+
+@dataclass(eq=False)
+class NoMatchingPlatform(RegistryError, LookupError):
+    """An image index has no manifest for the wanted platform."""
+
+    subject: str
+    wanted: str
+    available: tuple[str, ...]
+
+    def message(self) -> str:
+        return f"no manifest for {self.wanted} in: {self.subject}"
+
+    def hint(self) -> str:
+        if not self.available:
+            return "It lists no platform at all"
+        return f"Choose another with --platform; it has {', '.join(self.available)}"
+
+
+@dataclass(eq=False)
+class RateLimited(RegistryError):
+    """The host asks for a longer pause than fastpull is ready to make (HTTP 429)."""
+
+    host: str
+    retry_after_seconds: float | None
+
+    def message(self) -> str:
+        return f"{self.host} limits the rate of requests (HTTP 429)"
+
+    def hint(self) -> str:
+        again = f"Try again in {self.retry_after_seconds:.0f} s" if self.retry_after_seconds else "Try again later"
+        return f"{again}; logging in often raises the limit"
+
+
+@dataclass(eq=False)
+class UnexpectedAnswer(RegistryError):
+    """A status, header or body that the distribution specification does not allow here."""
+
+    url: str
+    reason: str
+    status: int | None = None
+
+    def message(self) -> str:
+        status = f"HTTP {self.status}, " if self.status is not None else ""
+        return f"unexpected answer ({status}{self.reason}) from: {self.url}"
+
+
+@dataclass(eq=False)
+class MalformedDocument(RegistryError):
+    """A manifest, index, config or token answer breaks its specification."""
+
+    subject: str
+    reason: str
+
+    def message(self) -> str:
+        return f"{self.reason} in: {self.subject}"
+
+
+# --- 12: access
+
+
+@dataclass(eq=False)
+class AccessDenied(FastpullError, PermissionError):
+    """The registry refused the credentials, or the lack of them (HTTP 401, 403)."""
+
+    exit_code = 12
+    subject: str
+    host: str
+    credentials: str
+
+    def message(self) -> str:
+        return f"{self.host} denied access to {self.subject} ({self.credentials})"
+
+    def hint(self) -> str:
+        return f"Check the name, or log in: docker login {self.host}"
+
+
+# --- 20: integrity
+
+
+class IntegrityError(FastpullError):
+    """Bytes are not what their descriptor promised."""
+
+    exit_code = 20
+
+
+@dataclass(eq=False)
+class DigestMismatch(IntegrityError):
+    """A blob does not hash to its digest."""
+
+    subject: str
+    expected: str
+    actual: str
+
+    def message(self) -> str:
+        return f"got digest {self.actual}, expected {self.expected} for: {self.subject}"
+
+    def hint(self) -> str:
+        return "The source or something on the way changed the bytes; nothing was kept"
+
+
+@dataclass(eq=False)
+class SizeMismatch(IntegrityError):
+    """A blob is shorter or longer than its descriptor says."""
+
+    subject: str
+    expected: int
+    actual: int
+
+    def message(self) -> str:
+        return f"got {self.actual} bytes, expected {self.expected} for: {self.subject}"
+
+
+@dataclass(eq=False)
+class DiffIdMismatch(IntegrityError):
+    """A layer, uncompressed, does not hash to the diff_id in the image's config."""
+
+    subject: str
+    expected: str
+    actual: str
+
+    def message(self) -> str:
+        return f"got diff_id {self.actual}, expected {self.expected} for layer: {self.subject}"
+
+    def hint(self) -> str:
+        return "The image's config and layers do not belong together; its author has to build it again"
+
+
+# --- 21 to 24: what is in the image
+
+
+@dataclass(eq=False)
+class UnsupportedMediaType(FastpullError):
+    """An object is well-formed, but nothing that can become a root filesystem."""
+
+    exit_code = 21
+    subject: str
+    media_type: str
+    reason: str = "unsupported media type"
+
+    def message(self) -> str:
+        return f"{self.reason} {self.media_type!r} in: {self.subject}"
+
+
+@dataclass(eq=False)
+class DecompressError(FastpullError):
+    """A layer's compressed stream is corrupt, truncated, or followed by something else."""
+
+    exit_code = 22
+    subject: str
+    reason: str
+
+    def message(self) -> str:
+        return f"cannot decompress ({self.reason}) layer: {self.subject}"
+
+
+@dataclass(eq=False)
+class TarError(FastpullError):
+    """A layer is not a well-formed tar archive, or one that readers would understand in different ways.
+
+    Attributes:
+        offset: of the header at fault in the uncompressed layer, in bytes.
+        culprit: the name at fault, where it is known.
+        after: the path of the entry before it.
+    """
+
+    exit_code = 23
+    subject: str
+    reason: str
+    offset: int
+    culprit: bytes = b""
+    after: bytes = b""
+
+    def message(self) -> str:
+        culprit = f" of {printable(self.culprit)!r}" if self.culprit else ""
+        after = f" (after {printable(self.after)!r})" if self.after else ""
+        return f"{self.reason}{culprit} at byte {self.offset}{after} in tar of layer: {self.subject}"
+
+
+@dataclass(eq=False)
+class LayerError(FastpullError):
+    """An entry of a changeset is refused: it leaves the root, or has no meaning where it stands."""
+
+    exit_code = 24
+    subject: str
+    reason: str
+    path: bytes
+
+    def message(self) -> str:
+        return f"{self.reason}: {printable(self.path)!r} in layer: {self.subject}"
+
+
+# --- 30, 31: the local machine
+
+
+@dataclass(eq=False)
+class _LocalError(FastpullError, OSError):
+    """An operation on a local path failed."""
+
+    path: str
+    reason: str
+    errno: int | None = None
+
+    def message(self) -> str:
+        return f"{self.reason}: {self.path}"
+
+    def hint(self) -> str:
+        return _ERRNO_HINTS.get(self.errno or 0, "")
+
+
+class CacheError(_LocalError):
+    """The cache cannot be read or written."""
+
+    exit_code = 30
+
+    def message(self) -> str:
+        return f"cache: {super().message()}"
+
+
+class OutputError(_LocalError):
+    """The destination, or the staging directory beside it, cannot be written."""
+
+    exit_code = 31
+
+    def message(self) -> str:
+        return f"output: {super().message()}"
+
+
+class OutputExists(OutputError, FileExistsError):
+    """The destination is there already."""
+
+    def hint(self) -> str:
+        return "Choose another, or replace it with --force"
+
+
+_ERRNO_HINTS = {
+    28: "Free some space, or choose a place on another filesystem",
+    122: "The disk quota is used up",
+    13: "Check the permissions, or choose another place",
+    30: "The filesystem is mounted read-only; choose another place",
+    24: "Raise the limit of open files (ulimit -n)",
+}
+
+
+def from_os_error(family: type[CacheError | OutputError], error: OSError, path: str | bytes | None = None) -> FastpullError:
+    """Translates an operating-system error, naming the path at fault."""
+    culprit = path if path is not None else error.filename
+    text = printable(os.fsencode(culprit)) if isinstance(culprit, str | bytes | os.PathLike) else "?"
+    return family(path=text, reason=(error.strerror or str(error)).lower(), errno=error.errno)
+
+
+@contextmanager
+def map_exceptions(mapping: Mapping[type[BaseException], Callable[[BaseException], BaseException]]) -> Iterator[None]:
+    """Lets foreign exceptions cross a border only as ours.
+
+    Args:
+        mapping: for each foreign type the function that makes ours of it; the first that fits is taken. An error
+            that is ours already passes unchanged.
+    """
+    try:
+        yield
+    except FastpullError:
+        raise
+    except tuple(mapping) as error:
+        for foreign, translate in mapping.items():
+            if isinstance(error, foreign):
+                raise translate(error) from error
+        raise

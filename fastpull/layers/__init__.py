@@ -1,0 +1,1 @@
+"""Layers: inflating them, scanning their tar, merging their indexes. Spec: image-spec layer.md."""

@@ -1,0 +1,194 @@
+"""The index of a layer: all its entries, in columns."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import xxhash
+
+from fastpull.errors import InvalidDigest
+from fastpull.layers.entry import Entry, EntryType
+from fastpull.oci.digest import Digest
+
+_MAGIC = b"fastpull index 1\n"
+
+
+class Columns(NamedTuple):
+    """A table of entries: for each column the values of all rows, in native byte order.
+
+    ``paths`` and ``links`` hold the names one after the other, ``path_ends`` and ``link_ends`` where each ends.
+    ``xattrs`` holds records of entry number, length of name, length of value (each four bytes), name and value.
+    """
+
+    types: bytes | memoryview
+    modes: bytes | memoryview
+    uids: bytes | memoryview
+    gids: bytes | memoryview
+    mtimes: bytes | memoryview
+    sizes: bytes | memoryview
+    devices: bytes | memoryview
+    path_ends: bytes | memoryview
+    paths: bytes | memoryview
+    link_ends: bytes | memoryview
+    links: bytes | memoryview
+    xattrs: bytes | memoryview
+
+
+class LayerIndex(Sequence[Entry]):
+    """The entries of one layer in the order of its tar, some 45 bytes each and their names.
+
+    Entries are made when they are asked for; the columns serve loops over all of them.
+
+    Attributes:
+        blob: digest of the layer as it is stored, for messages and as the index's key.
+        diff_id: of the uncompressed layer, as hashed while it was scanned.
+        size: of the uncompressed layer, in bytes.
+        columns: the table.
+        types, modes, uids, gids, mtimes, sizes, devices: the columns as sequences of integers; a device is
+            ``major << 32 | minor``.
+    """
+
+    def __init__(self, blob: Digest, diff_id: Digest, size: int, columns: Columns) -> None:
+        self.blob = blob
+        self.diff_id = diff_id
+        self.size = size
+        self.columns = columns
+        self.types = memoryview(columns.types).cast("B")
+        self.modes = memoryview(columns.modes).cast("B").cast("H")
+        self.uids = memoryview(columns.uids).cast("B").cast("I")
+        self.gids = memoryview(columns.gids).cast("B").cast("I")
+        self.mtimes = memoryview(columns.mtimes).cast("B").cast("q")
+        self.sizes = memoryview(columns.sizes).cast("B").cast("q")
+        self.devices = memoryview(columns.devices).cast("B").cast("Q")
+        self._path_ends = memoryview(columns.path_ends).cast("B").cast("I")
+        self._link_ends = memoryview(columns.link_ends).cast("B").cast("I")
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Self:
+        """Makes an index of entries in memory, without a layer that they came from."""
+        rows = list(entries)
+
+        def ends(names: Iterable[bytes]) -> bytes:
+            total, found = 0, []
+            for name in names:
+                total += len(name)
+                found.append(total)
+            return struct.pack(f"={len(found)}I", *found)
+
+        def column(form: str, values: Iterable[int]) -> bytes:
+            return struct.pack(f"={len(rows)}{form}", *values)
+
+        xattrs = b"".join(
+            struct.pack("=III", number, len(name), len(value)) + name + value
+            for number, row in enumerate(rows)
+            for name, value in row.xattrs
+        )
+        columns = Columns(
+            column("B", (row.type for row in rows)),
+            column("H", (row.mode for row in rows)),
+            column("I", (row.uid for row in rows)),
+            column("I", (row.gid for row in rows)),
+            column("q", (row.mtime for row in rows)),
+            column("q", (row.size for row in rows)),
+            column("Q", (row.device[0] << 32 | row.device[1] for row in rows)),
+            ends(row.path for row in rows),
+            b"".join(row.path for row in rows),
+            ends(row.linkname for row in rows),
+            b"".join(row.linkname for row in rows),
+            xattrs,
+        )
+        return cls(Digest.of(b""), Digest.of(b""), 0, columns)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __getitem__(self, number: int) -> Entry:  # type: ignore[override]  # slices have no user
+        device = self.devices[number]
+        return Entry(
+            self.path(number),
+            EntryType(self.types[number]),
+            self.modes[number],
+            self.uids[number],
+            self.gids[number],
+            self.mtimes[number],
+            self.sizes[number],
+            self.link(number),
+            (device >> 32, device & 0xFFFFFFFF),
+            self.xattrs.get(number, ()),
+        )
+
+    def path(self, number: int) -> bytes:
+        """The path of an entry."""
+        start = self._path_ends[number - 1] if number else 0
+        return bytes(self.columns.paths[start : self._path_ends[number]])
+
+    def link(self, number: int) -> bytes:
+        """The target of an entry that is a link, else nothing."""
+        start = self._link_ends[number - 1] if number else 0
+        return bytes(self.columns.links[start : self._link_ends[number]])
+
+    def paths(self) -> Iterator[bytes]:
+        """The paths of all entries."""
+        names, start = bytes(self.columns.paths), 0
+        for end in self._path_ends:
+            yield names[start:end]
+            start = end
+
+    @cached_property
+    def xattrs(self) -> dict[int, tuple[tuple[bytes, bytes], ...]]:
+        """The extended attributes of the entries that have any, sorted by name.
+
+        Of two records of one name the last counts, and one without a value removes the name, as in all pax records.
+        """
+        records, at = bytes(self.columns.xattrs), 0
+        found: dict[int, dict[bytes, bytes]] = {}
+        while at < len(records):
+            number, name_size, value_size = struct.unpack_from("=III", records, at)
+            at += 12
+            name, value = records[at : at + name_size], records[at + name_size : at + name_size + value_size]
+            at += name_size + value_size
+            found.setdefault(number, {})[name] = value
+        return {
+            number: tuple(sorted((name, value) for name, value in values.items() if value))
+            for number, values in found.items()
+        }
+
+    def to_bytes(self) -> bytes:
+        """The index as a file: a line of magic, a line of JSON, the columns, and a fingerprint of all that."""
+        head = {
+            "byte_order": sys.byteorder,
+            "blob": str(self.blob),
+            "diff_id": str(self.diff_id),
+            "size": self.size,
+            "columns": [len(column) for column in self.columns],
+        }
+        body = b"".join((_MAGIC, json.dumps(head).encode(), b"\n", *self.columns))
+        return body + xxhash.xxh3_64_digest(body)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Reads what `to_bytes` wrote.
+
+        Raises:
+            ValueError: anything else, such as a flipped bit, an older format or another machine's byte order.
+        """
+        body, fingerprint = memoryview(content)[:-8], content[-8:]
+        if not content.startswith(_MAGIC) or xxhash.xxh3_64_digest(body) != fingerprint:
+            raise ValueError("no index of this version, or not as it was written")
+        end = content.index(b"\n", len(_MAGIC))
+        head = json.loads(content[len(_MAGIC) : end])
+        if head["byte_order"] != sys.byteorder:
+            raise ValueError("written by a machine of another byte order")
+        columns, at = [], end + 1
+        for length in head["columns"]:
+            columns.append(body[at : at + length])
+            at += length
+        try:
+            return cls(Digest.parse(head["blob"]), Digest.parse(head["diff_id"]), head["size"], Columns(*columns))
+        except InvalidDigest as error:
+            raise ValueError(str(error)) from error

@@ -1,0 +1,85 @@
+"""The merged tree: which entry of which layer stands at each path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from fastpull.layers.entry import Entry, EntryType
+from fastpull.layers.index import LayerIndex
+
+Origin: TypeAlias = int
+"""An entry as one number, ``layer << 32 | entry``: two names with one origin are links to one inode."""
+
+
+class Directory:
+    """A directory of the tree.
+
+    Attributes:
+        origin: the entry that described it last; None for one that no entry described (0755 0:0, at the epoch).
+        children: by name; a directory, or the origin of anything else.
+    """
+
+    __slots__ = ("children", "origin")
+
+    def __init__(self, origin: Origin | None = None) -> None:
+        self.origin = origin
+        self.children: dict[bytes, Directory | Origin] = {}
+
+
+Node: TypeAlias = Directory | Origin
+
+_UNDESCRIBED = Entry(b"", EntryType.DIRECTORY, mode=0o755)
+
+
+class Tree:
+    """The root filesystem of an image.
+
+    Attributes:
+        indexes: of the layers, from the base to the top; origins point into them.
+        root: the root directory.
+        repeated: paths that stand in one layer more than once, of which the last counted; at most a few.
+        repeated_count: how many there were.
+    """
+
+    max_repeated_kept = 8
+
+    def __init__(self, indexes: Sequence[LayerIndex]) -> None:
+        self.indexes = tuple(indexes)
+        self.root = Directory()
+        self.repeated: list[bytes] = []
+        self.repeated_count = 0
+
+    def type(self, origin: Origin) -> EntryType:
+        """The type of the inode that an origin names."""
+        return EntryType(self.indexes[origin >> 32].types[origin & 0xFFFFFFFF])
+
+    def entry(self, node: Node) -> Entry:
+        """The entry that gives a node its attributes; of a directory that no entry described, the defaults."""
+        origin = node.origin if isinstance(node, Directory) else node
+        if origin is None:
+            return _UNDESCRIBED
+        return self.indexes[origin >> 32][origin & 0xFFFFFFFF]
+
+    def link(self, origin: Origin) -> bytes:
+        """The target of a symbolic link."""
+        return self.indexes[origin >> 32].link(origin & 0xFFFFFFFF)
+
+    def walk(self) -> Iterator[tuple[bytes, Node]]:
+        """All nodes with their paths, each directory before its children, children in the order of their bytes."""
+        pending: list[tuple[bytes, Node]] = [(b"", self.root)]
+        while pending:
+            path, node = pending.pop()
+            yield path, node
+            if isinstance(node, Directory):
+                prefix = path + b"/" if path else b""
+                pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
+
+    def wanted(self) -> list[bytearray]:
+        """For each layer and each of its entries whether the tree needs it: 1, or 0."""
+        found = [bytearray(len(index)) for index in self.indexes]
+        for _, node in self.walk():
+            origin = node.origin if isinstance(node, Directory) else node
+            if origin is not None:
+                found[origin >> 32][origin & 0xFFFFFFFF] = 1
+        return found

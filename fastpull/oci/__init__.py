@@ -1,0 +1,1 @@
+"""The nouns of the OCI specifications: pure values, no I/O."""

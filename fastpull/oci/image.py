@@ -1,0 +1,119 @@
+"""An image: what a reference resolves to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastpull.errors import InvalidDigest, MalformedDocument
+from fastpull.oci.descriptor import Descriptor
+from fastpull.oci.digest import Digest
+from fastpull.oci.json import Document
+from fastpull.oci.manifest import Manifest
+from fastpull.oci.platform import Platform
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """What an image's config says of its platform, its layers and how to run it.
+
+    Attributes:
+        platform: what the image runs on.
+        diff_ids: digests of the uncompressed layers, from the base to the top.
+        created: RFC 3339 time, or None.
+        user, working_dir, env, entrypoint, cmd, labels: the execution parameters, as they came.
+        raw: the config's bytes.
+
+    Spec: image-spec config.md.
+    """
+
+    platform: Platform
+    diff_ids: tuple[Digest, ...]
+    created: str | None
+    user: str
+    working_dir: str
+    env: tuple[str, ...]
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...]
+    raw: bytes
+
+    @classmethod
+    def parse(cls, body: bytes, subject: str) -> ImageConfig:
+        """Reads the bytes of a config.
+
+        Raises:
+            MalformedDocument: not strict JSON, or a field that breaks the specification.
+        """
+        document = Document.parse(body, subject)
+        rootfs = document.child("rootfs")
+        if rootfs is None:
+            document.fail("'rootfs' is missing")
+        if rootfs.text_or("type", "layers") != "layers":
+            rootfs.fail("a root filesystem that is not made of layers")
+        try:
+            diff_ids = tuple(Digest.parse(text) for text in rootfs.texts("diff_ids"))
+        except InvalidDigest as error:
+            rootfs.fail(error.message())
+        run = document.child("config") or Document({}, subject)
+        return cls(
+            Platform.normalised(
+                document.text_or("os", "linux"), document.text_or("architecture", ""), document.text_or("variant", "")
+            ),
+            diff_ids,
+            document.text_or("created", "") or None,
+            run.text_or("User", ""),
+            run.text_or("WorkingDir", ""),
+            run.texts("Env"),
+            run.texts("Entrypoint"),
+            run.texts("Cmd"),
+            tuple(run.mapping("Labels").items()),
+            body,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One changeset: the blob that holds it, and what the blob is when uncompressed."""
+
+    blob: Descriptor
+    diff_id: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A manifest with its config, ready to be pulled.
+
+    Attributes:
+        source: the reference or layout it came from, as the user wrote it.
+        digest: of the manifest.
+        manifest: its content.
+        config: the image's config.
+
+    Raises:
+        MalformedDocument: manifest and config list different numbers of layers.
+    """
+
+    source: str
+    digest: Digest
+    manifest: Manifest
+    config: ImageConfig
+
+    def __post_init__(self) -> None:
+        layers, diff_ids = len(self.manifest.layers), len(self.config.diff_ids)
+        if layers != diff_ids:
+            raise MalformedDocument(self.source, f"{layers} layers, but {diff_ids} diff_ids in the config,")
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers from the base to the top."""
+        return tuple(Layer(blob, diff_id) for blob, diff_id in zip(self.manifest.layers, self.config.diff_ids, strict=True))
+
+    @property
+    def platform(self) -> Platform:
+        """What the image runs on."""
+        return self.config.platform
+
+    @property
+    def size(self) -> int:
+        """Of all layers as they are stored, in bytes."""
+        return sum(layer.size for layer in self.manifest.layers)

@@ -1,0 +1,127 @@
+"""Strict reading of the specifications' JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from fastpull.errors import MalformedDocument
+
+MAX_DOCUMENT_SIZE = 4 << 20
+"""The largest manifest or config that is read, in bytes; the distribution specification asks registries for as much."""
+
+
+class Document:
+    """A JSON object that is read field by field, each with its type.
+
+    Args:
+        value: the object.
+        subject: what it is, for messages.
+        at: the path of the object in its document, for messages.
+    """
+
+    __slots__ = ("_at", "_subject", "_value")
+
+    def __init__(self, value: dict[str, Any], subject: str, at: str = "") -> None:
+        self._value = value
+        self._subject = subject
+        self._at = at
+
+    @classmethod
+    def parse(cls, body: bytes, subject: str) -> Document:
+        """Reads one JSON object.
+
+        Raises:
+            MalformedDocument: over 4 MiB, not UTF-8, not JSON, not an object, or an object with a name twice
+                anywhere in it.
+
+        Spec: image-spec considerations.md, Canonicalization and JSON (I-JSON, RFC 7493).
+        """
+
+        def fail(reason: str) -> NoReturn:
+            raise MalformedDocument(subject, reason)
+
+        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            names: dict[str, Any] = {}
+            for name, value in pairs:
+                if name in names:
+                    fail(f"the name {name!r} twice in one object")
+                names[name] = value
+            return names
+
+        def no_constant(token: str) -> NoReturn:
+            fail(f"{token} is not JSON")
+
+        if len(body) > MAX_DOCUMENT_SIZE:
+            fail(f"more than {MAX_DOCUMENT_SIZE} bytes")
+        try:
+            value = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            fail(f"no JSON ({error})")
+        except (RecursionError, ValueError):
+            fail("no sane JSON (too deep, or a number too long)")
+        if not isinstance(value, dict):
+            fail("no JSON object")
+        return cls(value, subject)
+
+    def fail(self, reason: str) -> NoReturn:
+        """Refuses the document."""
+        at = f" at {self._at}" if self._at else ""
+        raise MalformedDocument(self._subject, reason + at)
+
+    def __contains__(self, name: str) -> bool:
+        return self._value.get(name) is not None
+
+    def _get(self, name: str, kind: type, what: str, required: bool) -> Any:
+        value = self._value.get(name)
+        if value is None:
+            if required:
+                self.fail(f"{name!r} is missing")
+            return None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self.fail(f"{name!r} is not {what}")
+        return value
+
+    def text(self, name: str) -> str:
+        """A required string."""
+        value: str = self._get(name, str, "a string", required=True)
+        return value
+
+    def text_or(self, name: str, default: str) -> str:
+        """A string, or ``default`` where there is none."""
+        value: str | None = self._get(name, str, "a string", required=False)
+        return default if value is None else value
+
+    def integer(self, name: str) -> int:
+        """A required integer."""
+        value: int = self._get(name, int, "an integer", required=True)
+        return value
+
+    def child(self, name: str) -> Document | None:
+        """An object, or None."""
+        value = self._get(name, dict, "an object", required=False)
+        return None if value is None else Document(value, self._subject, f"{self._at}/{name}")
+
+    def children(self, name: str) -> list[Document]:
+        """A list of objects; empty where there is none."""
+        values = self._get(name, list, "a list", required=False) or []
+        found = []
+        for number, value in enumerate(values):
+            if not isinstance(value, dict):
+                self.fail(f"{name!r} holds something that is not an object")
+            found.append(Document(value, self._subject, f"{self._at}/{name}/{number}"))
+        return found
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty where there is none."""
+        values = self._get(name, list, "a list", required=False) or []
+        if not all(isinstance(value, str) for value in values):
+            self.fail(f"{name!r} holds something that is not a string")
+        return tuple(values)
+
+    def mapping(self, name: str) -> dict[str, str]:
+        """An object from strings to strings; empty where there is none."""
+        values = self._get(name, dict, "an object", required=False) or {}
+        if not all(isinstance(value, str) for value in values.values()):
+            self.fail(f"{name!r} holds something that is not a string")
+        return values

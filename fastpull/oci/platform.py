@@ -1,0 +1,94 @@
+"""Platforms, and which of several manifests fits one."""
+
+from __future__ import annotations
+
+import platform as host_platform
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from fastpull.errors import InvalidPlatform
+
+_PART = re.compile(r"[A-Za-z0-9_.-]+")
+_ARCHITECTURES = {  # what people, kernels and enroot say -> what the specification says (Go's GOARCH)
+    "x86_64": "amd64",
+    "x86-64": "amd64",
+    "aarch64": "arm64",
+    "armhf": "arm",
+    "armv6l": "arm",
+    "armv7l": "arm",
+    "armel": "arm",
+    "i386": "386",
+    "i686": "386",
+    "powerpc64le": "ppc64le",
+}
+_IMPLIED_VARIANTS = {"armhf": "v7", "armv7l": "v7", "armv6l": "v6", "armel": "v6"}
+_DEFAULT_VARIANTS = {"arm64": "v8", "arm": "v7", "amd64": "v1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What an image runs on: ``os/architecture[/variant]``.
+
+    Attributes:
+        os: for example ``linux``.
+        architecture: as Go names it: ``amd64``, ``arm64``; the kernel's names are translated.
+        variant: of the processor, such as ``v7``; None where none was named.
+
+    Spec: image-spec image-index.md, platform.
+    """
+
+    os: str
+    architecture: str
+    variant: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``os/architecture[/variant]``, or only an architecture, which is Linux's.
+
+        Raises:
+            InvalidPlatform: more parts, or empty ones.
+        """
+        parts = text.split("/")
+        if len(parts) == 1:
+            parts = ["linux", *parts]
+        if len(parts) > 3 or not all(_PART.fullmatch(part) for part in parts):
+            raise InvalidPlatform(text, "not a platform")
+        return cls.normalised(parts[0], parts[1], parts[2] if len(parts) == 3 else None)
+
+    @classmethod
+    def normalised(cls, os: str, architecture: str, variant: str | None = None) -> Self:
+        """Makes a platform from names in anyone's spelling."""
+        spelled = architecture.lower()
+        return cls(
+            os.lower(),
+            _ARCHITECTURES.get(spelled, spelled),
+            (variant.lower() if variant else None) or _IMPLIED_VARIANTS.get(spelled),
+        )
+
+    @classmethod
+    def of_host(cls) -> Self:
+        """The platform that this process runs on."""
+        return cls.normalised("linux", host_platform.machine())
+
+    def rank(self, offered: Platform) -> int | None:
+        """How well an offered platform serves this one.
+
+        Returns:
+            None if it does not; otherwise a number, the lower the better. An older variant of the same architecture
+            runs on a newer one (arm v6 on v7), never the other way round.
+        """
+        if (self.os, self.architecture) != (offered.os, offered.architecture):
+            return None
+        wanted, has = self._level(), offered._level()
+        if wanted is None or has is None:
+            return 0 if self.variant == offered.variant else None
+        return wanted - has if has <= wanted else None
+
+    def _level(self) -> int | None:
+        variant = self.variant or _DEFAULT_VARIANTS.get(self.architecture, "v0")
+        number = variant.removeprefix("v")
+        return int(number) if number.isascii() and number.isdigit() else None
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.os, self.architecture, self.variant)))

@@ -1,0 +1,126 @@
+"""Events: what a client tells while it works.
+
+Events are values; they are given to the client's ``on_event`` on the event loop's thread, in order. What concerns one
+layer at high speed is told ten times a second at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from fastpull.oci.digest import Digest
+    from fastpull.oci.image import Image
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A reference was resolved.
+
+    Attributes:
+        image: what it is.
+    """
+
+    image: Image
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Somebody else is downloading a blob; it will be used when it is there.
+
+    Attributes:
+        source: the image.
+        digest: of the blob.
+    """
+
+    source: str
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class LayerProgress:
+    """A layer moved on.
+
+    Attributes:
+        source: the image.
+        digest: of the blob.
+        size: of the blob, in bytes.
+        read: how much of it was verified, and unpacked where it is unpacked.
+        unpacked: uncompressed bytes so far; 0 when a cache is warmed.
+    """
+
+    source: str
+    digest: Digest
+    size: int
+    read: int
+    unpacked: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDone:
+    """A layer is complete and verified.
+
+    Attributes:
+        source: the image.
+        digest: of the blob.
+        size: of the blob, in bytes.
+        unpacked: uncompressed size in bytes; 0 when a cache is warmed.
+        was_cached: nothing of it was downloaded.
+    """
+
+    source: str
+    digest: Digest
+    size: int
+    unpacked: int
+    was_cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """A request failed, and will be repeated.
+
+    Attributes:
+        host: that was asked.
+        reason: what happened.
+        pause_seconds: until the next try.
+    """
+
+    host: str
+    reason: str
+    pause_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """All layers are there; the output is being finished.
+
+    Attributes:
+        source: the image.
+        entries: of all layers.
+    """
+
+    source: str
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something is not as it should be, and did not stop the work.
+
+    Attributes:
+        source: the image.
+        message: one sentence.
+    """
+
+    source: str
+    message: str
+
+
+Event: TypeAlias = Resolved | Waiting | LayerProgress | LayerDone | Retrying | Committing | Warned
+OnEvent: TypeAlias = Callable[[Event], None]
+
+
+def ignore(_: Event) -> None:
+    """The listener of a client that has none."""

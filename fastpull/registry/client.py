@@ -1,0 +1,268 @@
+"""The client of one registry: manifests and ranges of blobs.
+
+Spec: distribution-spec, Pull.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from yarl import URL
+
+from fastpull.errors import (
+    AccessDenied,
+    NotFound,
+    RateLimited,
+    RegistryError,
+    SizeMismatch,
+    TransportError,
+    UnexpectedAnswer,
+)
+from fastpull.oci import media_types
+from fastpull.oci.json import MAX_DOCUMENT_SIZE
+from fastpull.registry.auth import Authorizer, parse_challenges
+from fastpull.registry.lanes import Lanes
+from fastpull.registry.ranges import ContentRange
+from fastpull.registry.retry import Backoff, Retrying, retry_after_seconds, with_retries
+from fastpull.registry.transport import host_of, shown
+
+if TYPE_CHECKING:
+    from fastpull.oci.descriptor import Descriptor
+    from fastpull.oci.digest import Digest
+    from fastpull.registry.credentials import Credentials
+    from fastpull.registry.transport import Answer, Transport
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signed URL is no longer good
+_MAX_REDIRECTS = 10
+_MAX_CHALLENGES = 2
+
+@dataclass(frozen=True, slots=True)
+class ManifestAnswer:
+    """A manifest as it came.
+
+    Attributes:
+        body: its bytes.
+        media_type: what the registry says it is, or None.
+    """
+
+    body: bytes
+    media_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlobBody:
+    """A part of a blob that is coming.
+
+    Attributes:
+        start, stop: what it is of the blob; perhaps less than was asked for.
+        is_whole: the host knows no ranges, and sends the blob from its start to its end.
+    """
+
+    start: int
+    stop: int
+    is_whole: bool
+    _answer: Answer
+
+    @property
+    def host(self) -> str:
+        """Where it comes from, for messages."""
+        return self._answer.host
+
+    async def piece(self) -> bytes:
+        """The next bytes, as many as are there; nothing at the end. Raises TransportError."""
+        return await self._answer.piece()
+
+
+class RegistryClient:
+    """One registry, for as long as its transport is open.
+
+    Args:
+        transport: shared with other registries.
+        name: of the registry, as in references.
+        host: ``host[:port]`` that it is reached at.
+        schemes: to be tried in this order; a second is tried only if the first gives no answer at all.
+        credentials: for this registry, or None.
+        max_connections: for blobs, to each host that they come from.
+        on_retry: told of every request that is repeated.
+    """
+
+    backoff = Backoff(attempts=4)  # of documents: somebody waits for the first answer
+
+    def __init__(
+        self,
+        transport: Transport,
+        name: str,
+        host: str,
+        *,
+        schemes: tuple[str, ...] = ("https",),
+        credentials: Credentials | None = None,
+        max_connections: int = 16,
+        on_retry: Retrying = lambda *_: None,
+    ) -> None:
+        self.name = name
+        self._transport = transport
+        self._host = host
+        self._schemes = schemes
+        self._auth = Authorizer(transport, name, credentials)
+        self._max_connections = max_connections
+        self.on_retry = on_retry
+        self._base: URL | None = None
+        self._base_lock = asyncio.Lock()
+        self._locations: dict[Digest, URL] = {}
+        self._lanes: dict[str, Lanes] = {}
+
+    async def manifest(self, repository: str, version: str) -> ManifestAnswer:
+        """Fetches a manifest or index by tag or digest.
+
+        Raises:
+            NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
+        """
+
+        async def once() -> ManifestAnswer:
+            url = (await self._base_url()) / "v2" / repository / "manifests" / version
+            headers = {"Accept": media_types.ACCEPT}
+            async with self._exchange(url, repository, headers) as answer:
+                if answer.status != 200:
+                    raise await self._refusal(answer, repository, f"manifest {version!r} of {repository}")
+                return ManifestAnswer(await answer.body(MAX_DOCUMENT_SIZE), answer.headers.get("Content-Type"))
+
+        return await with_retries(once, self._host, self.backoff, self.on_retry)
+
+    async def blob(self, repository: str, descriptor: Descriptor) -> bytes:
+        """Fetches a small blob, such as a config, in one piece; its digest is for the caller to verify.
+
+        Raises:
+            NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
+        """
+
+        async def once() -> bytes:
+            url = (await self._base_url()) / "v2" / repository / "blobs" / str(descriptor.digest)
+            async with self._exchange(url, repository, {}) as answer:
+                if answer.status != 200:
+                    raise await self._refusal(answer, repository, f"blob {descriptor.digest}")
+                return await answer.body(MAX_DOCUMENT_SIZE)
+
+        return await with_retries(once, self._host, self.backoff, self.on_retry)
+
+    @asynccontextmanager
+    async def open_range(self, repository: str, descriptor: Descriptor, start: int, stop: int) -> AsyncIterator[BlobBody]:
+        """Asks for the bytes ``[start, stop)`` of a blob, once.
+
+        Where the registry redirects to is remembered, and asked directly from then on, until it refuses.
+
+        Raises:
+            NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError: as the host answers.
+            SizeMismatch: the host has a blob of another size.
+        """
+        digest = descriptor.digest
+        # always closed: some registries refuse an open range, and all stop at the end of a closed one
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
+        own = (await self._base_url()) / "v2" / repository / "blobs" / str(digest)
+        known = self._locations.get(digest)
+        if known is not None:
+            async with self._exchange(known, repository, headers) as answer:
+                if answer.status not in _EXPIRED:
+                    yield await self._blob_body(answer, repository, descriptor, start, stop)
+                    return
+            self._locations.pop(digest, None)
+        async with self._exchange(own, repository, headers) as answer:
+            if answer.status in (200, 206) and answer.url.origin() != own.origin():
+                self._locations[digest] = answer.url
+            yield await self._blob_body(answer, repository, descriptor, start, stop)
+
+    def lanes(self, digest: Digest) -> Lanes:
+        """The lanes to the host that a blob comes from, as far as it is known yet."""
+        location = self._locations.get(digest)
+        host = host_of(location) if location else self._host
+        return self._lanes.setdefault(host, Lanes(self._max_connections))
+
+    async def _blob_body(
+        self, answer: Answer, repository: str, descriptor: Descriptor, start: int, stop: int
+    ) -> BlobBody:
+        if answer.status == 200:
+            length = answer.headers.get("Content-Length", "")
+            if length.isascii() and length.isdigit() and int(length) != descriptor.size:
+                raise SizeMismatch(str(descriptor.digest), descriptor.size, int(length))
+            return BlobBody(0, descriptor.size, True, answer)
+        if answer.status != 206:
+            raise await self._refusal(answer, repository, f"blob {descriptor.digest}")
+        said = answer.headers.get("Content-Range", "")
+        part = ContentRange.parse(said)
+        if part is None or part.start != start or part.stop > stop:
+            raise UnexpectedAnswer(shown(answer.url), f"asked for bytes {start}-{stop - 1}, got {said[:80]!r}", 206)
+        if part.total is not None and part.total != descriptor.size:
+            raise SizeMismatch(str(descriptor.digest), descriptor.size, part.total)
+        return BlobBody(start, part.stop, False, answer)
+
+    async def _base_url(self) -> URL:
+        async with self._base_lock:
+            if self._base is None:
+                self._base = await self._find_base()
+            return self._base
+
+    async def _find_base(self) -> URL:
+        *before_last, last = (URL(f"{scheme}://{self._host}") for scheme in self._schemes)
+        for candidate in before_last:
+            try:
+                async with self._transport.request("GET", candidate / "v2" / "", {}):
+                    return candidate
+            except TransportError:
+                continue
+        return last
+
+    @asynccontextmanager
+    async def _exchange(self, url: URL, repository: str, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+        """Sends a GET, and follows redirects and challenges; the registry's authorization goes to the registry alone."""
+        scope = f"repository:{repository}:pull"
+        registry = await self._base_url()
+        redirects = challenges = 0
+        while True:
+            is_registry = url.origin() == registry.origin()
+            authorization = self._auth.header(scope) if is_registry else None
+            sent = {**headers, "Authorization": authorization} if authorization else headers
+            async with self._transport.request("GET", url, sent) as answer:
+                if answer.status in _REDIRECTS and redirects < _MAX_REDIRECTS:
+                    redirects += 1
+                    url = _redirected(answer)
+                    await answer.complaint()
+                    continue
+                offered = parse_challenges(answer.headers.get("WWW-Authenticate", "")) if answer.status == 401 else []
+                if is_registry and offered and challenges < _MAX_CHALLENGES:
+                    challenges += 1
+                    await answer.complaint()
+                    await self._auth.answer(offered, scope, authorization, registry)
+                    continue
+                yield answer
+                return
+
+    async def _refusal(self, answer: Answer, repository: str, subject: str) -> RegistryError | AccessDenied:
+        """The error that an answer stands for."""
+        if answer.status in (401, 403):
+            return AccessDenied(repository, self.name, self._auth.identity)
+        if answer.status == 404:
+            return NotFound(subject, self.name, "Check name and tag, and that you may see it")
+        pause = retry_after_seconds(answer.headers) if answer.status in (429, 503) else None
+        self._transport.obey(answer, pause)
+        if answer.status == 429:
+            return RateLimited(answer.host, pause)
+        if answer.status in _REDIRECTS:
+            return UnexpectedAnswer(shown(answer.url), f"more than {_MAX_REDIRECTS} redirects", answer.status)
+        return UnexpectedAnswer(shown(answer.url), await answer.complaint() or "no explanation", answer.status)
+
+
+def _redirected(answer: Answer) -> URL:
+    target = answer.headers.get("Location", "")
+    try:
+        url = answer.url.join(URL(target, encoded=True))
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("https", "http") or not url.host:
+        raise UnexpectedAnswer(shown(answer.url), "a redirect to no URL", answer.status)
+    if answer.url.scheme == "https" and url.scheme == "http":
+        raise UnexpectedAnswer(shown(answer.url), f"a redirect to plain http at {host_of(url)}", answer.status)
+    return url.with_fragment(None)

@@ -1,0 +1,226 @@
+"""Downloading one blob: ranges over several connections, repeated where they fail, into a file that is written anywhere.
+
+The first range goes alone: its answer tells where the blob is and whether the host knows ranges. Then as many run side
+by side as the host's lanes allow, the lowest bytes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+from fastpull.errors import FastpullError, RateLimited, TransportError
+from fastpull.registry.ranges import FIRST_RANGE, MIB, RangePlan
+from fastpull.registry.retry import Backoff, is_transient
+from fastpull.tasks import Budget, in_thread, task_group
+
+if TYPE_CHECKING:
+    from fastpull.oci.descriptor import Descriptor
+    from fastpull.registry.client import RegistryClient
+    from fastpull.registry.lanes import Lanes
+    from fastpull.tasks import Turn
+
+_BATCH = MIB
+"""Bytes that are collected before they are written: a write per received piece costs three times as much."""
+
+STREAM_COST = 4 * MIB
+"""What one connection may hold in memory: its receive buffer, a batch that grows and one that is written."""
+
+Span = tuple[int, int]
+
+
+class Target(Protocol):
+    """Where the bytes go: `fastpull.cache.partial.Partial`."""
+
+    def gaps(self) -> list[Span]:
+        """The ranges that are not there yet."""
+
+    def write(self, offset: int, pieces: Sequence[bytes]) -> None:
+        """Writes consecutive pieces; blocks."""
+
+
+class _RangesIgnored(Exception):  # noqa: N818  # no error, but an answer
+    """A host that knew ranges before has sent the whole blob."""
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A range on its way: ``start`` moves on as bytes come."""
+
+    start: int
+    stop: int
+
+
+class Download:
+    """Fetches what a target lacks of a blob.
+
+    Args:
+        client: of the registry.
+        repository: within it.
+        descriptor: of the blob.
+        target: gets the bytes.
+        rank: of several downloads at once the lowest gets its connections first.
+        budget: of memory.
+        executor: for blocking writes.
+    """
+
+    backoff = Backoff()
+
+    def __init__(
+        self,
+        client: RegistryClient,
+        repository: str,
+        descriptor: Descriptor,
+        target: Target,
+        *,
+        rank: int,
+        budget: Budget,
+        executor: Executor,
+    ) -> None:
+        self._client = client
+        self._repository = repository
+        self._descriptor = descriptor
+        self._target = target
+        self._rank = rank
+        self._budget = budget
+        self._executor = executor
+        self._answered = asyncio.Event()
+        self._is_whole = False
+
+    async def run(self) -> None:
+        """Fetches everything that is missing.
+
+        Raises:
+            FastpullError: a range failed for good, or too often. What came is in the target.
+        """
+        try:
+            await self._fetch_ranges()
+        except _RangesIgnored:
+            await self._fetch(_Stretch(0, self._descriptor.size), await self._acquire(), alone=True)
+
+    async def _fetch_ranges(self) -> None:
+        plan = RangePlan(self._target.gaps())
+        first = plan.take(FIRST_RANGE)
+        if first is None:
+            return
+        async with task_group() as group:
+            probe = group.create_task(self._fetch(_Stretch(*first), await self._acquire(), alone=True))
+            probe.add_done_callback(lambda _: self._answered.set())
+            await self._answered.wait()
+            while not self._is_whole:
+                turn = await self._acquire()
+                span = plan.take(self._lanes.pace.range_size)
+                if span is None:
+                    turn.release()
+                    break
+                group.create_task(self._fetch(_Stretch(*span), turn))
+
+    @property
+    def _lanes(self) -> Lanes:
+        return self._client.lanes(self._descriptor.digest)
+
+    async def _acquire(self) -> Turn:
+        return await self._lanes.acquire(self._rank)
+
+    async def _fetch(self, stretch: _Stretch, turn: Turn, *, alone: bool = False) -> None:
+        """Fetches one range, again from where it broke off if need be; the turn is for one connection."""
+        attempt = 0
+        try:
+            while stretch.start < stretch.stop:
+                before = stretch.start
+                try:
+                    async with self._budget.hold(STREAM_COST):
+                        await self._stream(stretch, alone)
+                except FastpullError as error:
+                    attempt = 1 if stretch.start > before else attempt + 1
+                    if attempt >= self.backoff.attempts or not is_transient(error):
+                        raise
+                    if isinstance(error, RateLimited) or getattr(error, "status", None) == 503:
+                        self._lanes.slow_down()
+                    turn.release()
+                    pause = self.backoff.pause_seconds(attempt)
+                    self._client.on_retry(self._client.name, error, pause)
+                    await asyncio.sleep(pause)
+                    turn = await self._acquire()
+        finally:
+            turn.release()
+
+    async def _stream(self, stretch: _Stretch, alone: bool) -> None:
+        async with self._client.open_range(
+            self._repository, self._descriptor, stretch.start, stretch.stop
+        ) as body:
+            gaps = [(stretch.start, body.stop)]
+            if body.is_whole:
+                if not alone:
+                    raise _RangesIgnored
+                self._is_whole = True
+                stretch.stop = body.stop
+                gaps = self._target.gaps()
+            self._answered.set()
+            at = body.start
+            async with _Batches(self._target, self._executor) as batches:
+                while piece := await body.piece():
+                    if len(piece) > body.stop - at:
+                        raise TransportError(body.host, f"more than the {body.stop - body.start} bytes it announced")
+                    for offset, part in clipped(at, piece, gaps):
+                        await batches.put(offset, part)
+                    at += len(piece)
+                    stretch.start = max(stretch.start, at)
+                    self._lanes.received(len(piece))
+            if at < body.stop:
+                raise TransportError(body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes")
+
+
+def clipped(offset: int, piece: bytes, gaps: Iterable[Span]) -> Iterator[tuple[int, bytes]]:
+    """The parts of a piece that fill gaps: what is there already is never written again."""
+    end = offset + len(piece)
+    for start, stop in gaps:
+        if start <= offset and end <= stop:
+            yield offset, piece
+        elif start < end and offset < stop:
+            low, high = max(start, offset), min(stop, end)
+            yield low, piece[low - offset : high - offset]
+
+
+class _Batches:
+    """Collects the pieces of a stream and writes them in batches, one while the next is collected."""
+
+    def __init__(self, target: Target, executor: Executor) -> None:
+        self._target = target
+        self._executor = executor
+        self._pieces: list[bytes] = []
+        self._offset = 0
+        self._size = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        """Writes what has come, also when the stream broke or was cancelled: it will not have to come again."""
+        await self._flush()
+        await self._written()
+
+    async def put(self, offset: int, piece: bytes) -> None:
+        if offset != self._offset + self._size:
+            await self._flush()
+            self._offset = offset
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size >= _BATCH:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        await self._written()
+        if self._size:
+            write = in_thread(self._executor, self._target.write, self._offset, self._pieces)
+            self._writing = asyncio.create_task(write)
+            self._offset, self._pieces, self._size = self._offset + self._size, [], 0
+
+    async def _written(self) -> None:
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing

@@ -1,0 +1,34 @@
+"""The connections to one host, granted to whoever is most urgent."""
+
+from __future__ import annotations
+
+import time
+
+from fastpull.registry.ranges import Pace
+from fastpull.tasks import Turn, Turns
+
+
+class Lanes:
+    """As many turns as a `Pace` allows connections.
+
+    Args:
+        max_connections: to the host, whatever the pace says.
+    """
+
+    def __init__(self, max_connections: int) -> None:
+        self.pace = Pace(max_connections)
+        self._turns = Turns(self.pace.connections)
+
+    async def acquire(self, rank: int) -> Turn:
+        """Waits for a connection; of those who wait the lowest ``rank`` goes first."""
+        return await self._turns.acquire(rank)
+
+    def received(self, size: int) -> None:
+        """Counts bytes that came over these lanes."""
+        self.pace.received(size, time.monotonic(), busy=self._turns.all_used)
+        self._turns.resize(self.pace.connections)
+
+    def slow_down(self) -> None:
+        """Takes note of a host that says it is asked too much."""
+        self.pace.slow_down(time.monotonic())
+        self._turns.resize(self.pace.connections)

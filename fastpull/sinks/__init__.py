@@ -1,0 +1,1 @@
+"""Sinks: where a merged tree goes."""

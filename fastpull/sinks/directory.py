@@ -1,0 +1,294 @@
+"""The directory sink: a root filesystem as a directory.
+
+While layers stream, the payload of each file goes to the path that its entry names, or, where that is taken, to the
+spool. `commit` makes the staged directory equal to the merged tree: it moves what stands elsewhere, removes what is
+dead, makes links, devices and directories, and sets the attributes of directories last, from the leaves to the root.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from fastpull.engine import FileWriter, remove_tree
+from fastpull.errors import OutputError, from_os_error
+from fastpull.layers.entry import Entry, EntryType
+from fastpull.layers.tree import Directory as TreeDirectory
+from fastpull.layers.tree import Origin, Tree
+from fastpull.layers.xattrs import is_kept
+from fastpull.sinks.base import SinkReport
+from fastpull.sinks.ownership import SPECIAL_BITS, Ownership, OwnerName
+from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
+from fastpull.sinks.staging import Staging, output_errors
+
+if TYPE_CHECKING:
+    from fastpull.engine import EntryTable, Spans
+
+_NONE, _AT_PATH, _IN_SPOOL, _SETTLED = range(4)  # the first three are the file writer's
+
+
+class Directory:
+    """A root filesystem as a directory.
+
+    Args:
+        path: of the directory; made, or replaced if it is empty.
+        force: replace it also if it is not.
+        owner: ``keep`` or ``me``, see `Ownership`; by default ``keep`` for root and ``me`` for everybody else.
+
+    Raises:
+        OutputExists: from `begin`, if the path is in use.
+        OutputError: from any method.
+
+    Spec: image-spec layer.md, Applying Changesets.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, force: bool = False, owner: OwnerName | None = None
+    ) -> None:
+        self.path = os.fspath(path)
+        self._ownership = Ownership.named(owner or ("keep" if os.geteuid() == 0 else "me"))
+        self._staging = Staging(path, force)
+        self._writers: dict[int, _LayerFiles] = {}
+        self._sync = False
+
+    def __repr__(self) -> str:
+        return f"<Directory {self.path!r}>"
+
+    def begin(self, sync: bool) -> None:
+        """See `fastpull.sinks.base.Sink`."""
+        self._sync = sync
+        self._staging.create()
+
+    def layer(self, number: int, entries: EntryTable, wanted: bytes | None) -> _LayerFiles:
+        """See `fastpull.sinks.base.Sink`."""
+        if number in self._writers:
+            self._writers[number].discard()
+        self._writers[number] = _LayerFiles(self._staging, self._ownership, number, entries, wanted)
+        return self._writers[number]
+
+    def commit(self, tree: Tree) -> SinkReport:
+        """See `fastpull.sinks.base.Sink`."""
+        report = SinkReport(self.path)
+        with output_errors(self._staging.destination):
+            _Commit(self._staging, self._ownership, self._writers, tree, report).run()
+        self._staging.publish(self._sync)
+        return report
+
+    def abort(self) -> None:
+        """See `fastpull.sinks.base.Sink`."""
+        for writer in self._writers.values():
+            writer.close()
+        self._staging.remove()
+
+
+class _LayerFiles:
+    """The files of one layer."""
+
+    def __init__(
+        self, staging: Staging, ownership: Ownership, number: int, entries: EntryTable, wanted: bytes | None
+    ) -> None:
+        self._staging = staging
+        self._number = number
+        self._entries = entries
+        self._writer = FileWriter(
+            entries,
+            staging.root_fd,
+            staging.spool_fd,
+            number,
+            ownership.keep,
+            ownership.file_mode_and,
+            ownership.file_mode_or,
+            wanted,
+        )
+
+    def write(self, chunk: bytes, spans: Spans) -> None:
+        code = self._writer.write(chunk, spans)
+        if code:
+            path = os.path.join(self._staging.destination, self._entries.path(self._writer.failed))
+            raise from_os_error(OutputError, OSError(code, os.strerror(code)), path)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def discard(self) -> None:
+        """Removes what was written, because the layer will be read again."""
+        self.close()
+        for entry, place in enumerate(self.places()):
+            if place == _AT_PATH:
+                remove_file(self._staging.root_fd, self._entries.path(entry))
+            elif place == _IN_SPOOL:
+                os.unlink(spool_name(self._number, entry), dir_fd=self._staging.spool_fd)
+
+    def places(self) -> bytearray:
+        """For each entry where its payload is; for entries at the end there may be nothing."""
+        return bytearray(self._writer.places())
+
+
+class _Commit:
+    """Makes the staged directory equal to the tree."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        ownership: Ownership,
+        writers: dict[int, _LayerFiles],
+        tree: Tree,
+        report: SinkReport,
+    ) -> None:
+        self._root_fd = staging.root_fd
+        self._spool_fd = staging.spool_fd
+        self._ownership = ownership
+        self._tree = tree
+        self._report = report
+        self._wanted = [bytearray(len(index)) for index in tree.indexes]
+        self._linked: dict[Origin, bool | None] = {}  # inodes with several names: whether made, None before that
+        self._places = {}
+        for number, writer in writers.items():
+            writer.close()
+            places = writer.places()
+            self._places[number] = places + bytes(len(tree.indexes[number]) - len(places))
+
+    def run(self) -> None:
+        self._settle()
+        self._evacuate()
+        self._build(self._root_fd, self._tree.root)
+
+    # --- what is already where it belongs
+
+    def _settle(self) -> None:
+        """Marks the payloads that stand where the tree has them, and finds the inodes with several names."""
+        for path, node in self._tree.walk():
+            if isinstance(node, TreeDirectory):
+                self._report.inodes += 1
+                continue
+            layer, number = split(node)
+            if self._wanted[layer][number]:
+                self._linked[node] = None
+                continue
+            self._wanted[layer][number] = 1
+            self._report.inodes += 1
+            index, places = self._tree.indexes[layer], self._places[layer]
+            if places[number] == _AT_PATH and index.path(number) == path:
+                places[number] = _SETTLED
+            if not self._ownership.keep and index.modes[number] & SPECIAL_BITS:
+                self._report.left_out["setuid bits"] += 1
+        for node in self._linked:  # all their names become links to one in the spool
+            layer, number = split(node)
+            if self._places[layer][number] == _SETTLED:
+                self._places[layer][number] = _AT_PATH
+
+    def _evacuate(self) -> None:
+        """Takes away what stands at a path where the tree has something else."""
+        for layer, places in self._places.items():
+            index, number = self._tree.indexes[layer], places.find(_AT_PATH)
+            while number >= 0:
+                if self._wanted[layer][number]:
+                    move_file(self._root_fd, index.path(number), self._spool_fd, spool_name(layer, number))
+                    places[number] = _IN_SPOOL
+                else:
+                    remove_file(self._root_fd, index.path(number))
+                    places[number] = _NONE
+                number = places.find(_AT_PATH, number + 1)
+
+    # --- the tree
+
+    def _build(self, fd: int, directory: TreeDirectory) -> None:
+        """Makes an open directory equal to the tree's, and everything below it."""
+        with os.scandir(fd) as listing:
+            present = {os.fsencode(found.name): found.is_dir(follow_symlinks=False) for found in listing}
+        for name, is_directory in present.items():
+            child = directory.children.get(name)
+            if child is None or is_directory != isinstance(child, TreeDirectory):
+                raise_errno(remove_tree(fd, name), name)
+        for name, child in sorted(directory.children.items()):
+            if isinstance(child, TreeDirectory):
+                if not present.get(name):
+                    os.mkdir(name, 0o700, dir_fd=fd)
+                inner = os.open(name, FOLDER, dir_fd=fd)
+                try:
+                    self._build(inner, child)
+                finally:
+                    os.close(inner)
+            elif child in self._linked:
+                self._link(fd, name, child)
+            else:
+                self._place(fd, name, child)
+        self._finish_directory(fd, directory)
+
+    def _link(self, fd: int, name: bytes, origin: Origin) -> None:
+        """Gives one more name to an inode that has several."""
+        kept = spool_name(*split(origin))
+        if self._linked[origin] is None:
+            self._linked[origin] = self._place(self._spool_fd, kept, origin)
+        if self._linked[origin]:
+            os.link(kept, name, src_dir_fd=self._spool_fd, dst_dir_fd=fd, follow_symlinks=False)
+
+    def _place(self, fd: int, name: bytes, origin: Origin) -> bool:
+        """Makes whatever is not a directory; returns whether it was made, for a policy may leave it out."""
+        layer, number = split(origin)
+        index = self._tree.indexes[layer]
+        if index.types[number] == EntryType.FILE:
+            place = self._places[layer][number]
+            if place == _IN_SPOOL and fd != self._spool_fd:
+                os.rename(spool_name(layer, number), name, src_dir_fd=self._spool_fd, dst_dir_fd=fd)
+            elif place == _NONE:
+                raise AssertionError(f"the payload of entry {number} of layer {layer} was not written")
+            if number in index.xattrs:
+                self._set_xattrs(fd, name, index.xattrs[number])
+            return True
+        return self._make(fd, name, index[number])
+
+    def _make(self, fd: int, name: bytes, entry: Entry) -> bool:
+        """Makes a symbolic link, device or fifo with its attributes."""
+        if entry.type is EntryType.SYMLINK:
+            os.symlink(entry.linkname, name, dir_fd=fd)
+        elif entry.type is EntryType.FIFO:
+            os.mkfifo(name, 0o600, dir_fd=fd)
+        elif not self._ownership.keep:
+            self._report.left_out["devices"] += 1
+            return False
+        else:
+            kind = stat.S_IFCHR if entry.type is EntryType.CHAR else stat.S_IFBLK
+            os.mknod(name, kind | 0o600, os.makedev(*entry.device), dir_fd=fd)
+        if self._ownership.keep:
+            os.chown(name, entry.uid, entry.gid, dir_fd=fd, follow_symlinks=False)
+        if entry.type is not EntryType.SYMLINK:
+            with opened(fd, name) as path:
+                os.chmod(path, self._ownership.file_mode(entry.mode))
+        self._set_xattrs(fd, name, entry.xattrs)
+        os.utime(name, (entry.mtime, entry.mtime), dir_fd=fd, follow_symlinks=False)
+        return True
+
+    def _finish_directory(self, fd: int, directory: TreeDirectory) -> None:
+        entry = self._tree.entry(directory)
+        if self._ownership.keep:
+            os.fchown(fd, entry.uid, entry.gid)
+        os.fchmod(fd, self._ownership.directory_mode(entry.mode))
+        self._set_xattrs_at(f"/proc/self/fd/{fd}", entry.xattrs, follow=True)
+        os.utime(fd, (entry.mtime, entry.mtime))
+
+    def _set_xattrs(self, fd: int, name: bytes, xattrs: tuple[tuple[bytes, bytes], ...]) -> None:
+        if xattrs:
+            # there is no setxattrat before Linux 6.13; the directory's descriptor keeps the path below it ours
+            self._set_xattrs_at(os.fsencode(f"/proc/self/fd/{fd}/") + name, xattrs, follow=False)
+
+    def _set_xattrs_at(self, path: bytes | str, xattrs: tuple[tuple[bytes, bytes], ...], *, follow: bool) -> None:
+        for name, value in xattrs:
+            if is_kept(name):
+                try:
+                    os.setxattr(path, name, value, follow_symlinks=follow)
+                except OSError as error:
+                    # EPERM: security.* without privilege; user.* on what is neither file nor directory
+                    may_not = not self._ownership.keep or name.startswith(b"user.")
+                    if error.errno != errno.ENOTSUP and not (may_not and error.errno in (errno.EPERM, errno.EACCES)):
+                        raise
+                else:
+                    continue
+            self._report.left_out["xattrs"] += 1
+
+
+def split(origin: Origin) -> tuple[int, int]:
+    """Layer and entry of an origin."""
+    return origin >> 32, origin & 0xFFFFFFFF

@@ -1,0 +1,58 @@
+"""Paths below a directory descriptor, walked one component at a time and never through a symbolic link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a directory is opened."""
+
+
+def spool_name(layer: int, entry: int) -> bytes:
+    """The name of a payload in the spool; the native file writer uses the same."""
+    return b"%d.%d" % (layer, entry)
+
+
+@contextlib.contextmanager
+def parent_of(root_fd: int, path: bytes) -> Iterator[tuple[int, bytes]]:
+    """The open directory of a path, and the name in it."""
+    *parents, name = path.split(b"/")
+    fd = os.dup(root_fd)
+    try:
+        for parent in parents:
+            inner = os.open(parent, FOLDER, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def remove_file(root_fd: int, path: bytes) -> None:
+    """Removes what is at a path and is not a directory."""
+    with parent_of(root_fd, path) as (fd, name):
+        os.unlink(name, dir_fd=fd)
+
+
+def move_file(root_fd: int, path: bytes, to_fd: int, to_name: bytes) -> None:
+    """Moves what is at a path to another directory."""
+    with parent_of(root_fd, path) as (fd, name):
+        os.rename(name, to_name, src_dir_fd=fd, dst_dir_fd=to_fd)
+
+
+@contextlib.contextmanager
+def opened(fd: int, name: bytes) -> Iterator[str]:
+    """A path that means exactly what is at ``name`` now, without opening a device or waiting for a fifo."""
+    inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        yield f"/proc/self/fd/{inner}"
+    finally:
+        os.close(inner)
+
+
+def raise_errno(number: int, path: bytes) -> None:
+    """Raises OSError for an errno; 0 is none."""
+    if number:
+        raise OSError(number, os.strerror(number), os.fsdecode(path))

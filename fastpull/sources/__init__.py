@@ -1,0 +1,1 @@
+"""Sources: who can say what a reference is, and give its blobs."""

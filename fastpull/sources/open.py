@@ -1,0 +1,32 @@
+"""From what a user typed to a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastpull.errors import InvalidReference
+from fastpull.oci.reference import Reference
+from fastpull.sources.base import Source
+from fastpull.sources.layout import LayoutReference, LayoutSource
+
+_LATER = ("oci-archive", "docker-archive", "docker-daemon", "containers-storage", "dir")
+
+
+def open_source(text: str, registry: Callable[[Reference], Source]) -> Source:
+    """Reads ``REF``, ``docker://REF`` or ``oci:DIR[:TAG|@DIGEST]``.
+
+    Args:
+        text: what the user typed.
+        registry: makes the source of a reference.
+
+    Raises:
+        InvalidReference, InvalidDigest: it is none of these.
+    """
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "oci":
+        return LayoutSource(LayoutReference.parse(rest))
+    if colon and scheme == "docker" and rest.startswith("//"):
+        return registry(Reference.parse(rest.removeprefix("//")))
+    if (colon and scheme in _LATER) or "://" in text:
+        raise InvalidReference(text, "unknown kind of source (there are docker:// and oci:)")
+    return registry(Reference.parse(text))

@@ -1,0 +1,213 @@
+"""Registries as a source: their blobs come through the cache."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from fastpull.errors import SizeMismatch
+from fastpull.oci import media_types
+from fastpull.oci.digest import Digest
+from fastpull.oci.json import MAX_DOCUMENT_SIZE
+from fastpull.registry.download import Download
+from fastpull.sources.resolve import Document, checked, resolve_image
+from fastpull.tasks import Aborted, Budget, in_thread
+
+if TYPE_CHECKING:
+    from fastpull.cache.locks import FileLock
+    from fastpull.cache.partial import Partial
+    from fastpull.cache.store import CachedBlob, Store
+    from fastpull.oci.descriptor import Descriptor
+    from fastpull.oci.image import Image
+    from fastpull.oci.platform import Platform
+    from fastpull.oci.reference import Reference
+    from fastpull.registry.client import RegistryClient
+    from fastpull.sources.base import Blob
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the registry sources of one client share.
+
+    Attributes:
+        store: the cache.
+        executor: for blocking calls on files.
+        budget: of memory.
+        sync: whether blobs are on their disk before they appear.
+    """
+
+    store: Store
+    executor: Executor
+    budget: Budget
+    sync: bool
+
+
+class _Cached:
+    """A blob that the cache has."""
+
+    is_fresh = False
+    is_cached = True
+
+    def __init__(self, means: Means, blob: CachedBlob) -> None:
+        self.is_trusted = blob.seal is not None and blob.seal.is_fresh
+        self._means = means
+        self._blob = blob
+        self._aborted = False
+
+    def readinto(self, buffer: memoryview, offset: int) -> int:
+        if self._aborted:
+            raise Aborted
+        return self._blob.readinto(buffer, offset)
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    async def accept(self, fingerprint: str) -> None:
+        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint)
+
+    async def reject(self) -> None:
+        await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
+
+
+class _Coming:
+    """A blob that is being downloaded into the cache."""
+
+    is_cached = False
+    is_trusted = False
+
+    def __init__(self, means: Means, partial: Partial) -> None:
+        self.is_fresh = partial.resumed == 0
+        self._means = means
+        self._partial = partial
+
+    def readinto(self, buffer: memoryview, offset: int) -> int:
+        return self._partial.readinto(buffer, offset)
+
+    def abort(self) -> None:
+        self._partial.fail(Aborted())
+
+    async def accept(self, fingerprint: str) -> None:
+        await in_thread(self._means.executor, self._means.store.publish, self._partial, fingerprint, self._means.sync)
+
+    async def reject(self) -> None:
+        await in_thread(self._means.executor, self._partial.discard)
+
+
+class RegistrySource:
+    """An image in a registry.
+
+    Single flight: of all tasks and processes that want a blob, one downloads it. The others wait, read what it has
+    published, or take over if it dies.
+    """
+
+    def __init__(self, client: RegistryClient, reference: Reference, means: Means) -> None:
+        self._client = client
+        self._reference = reference
+        self._means = means
+
+    async def resolve(self, platform: Platform) -> Image:
+        """See `fastpull.sources.base.Source`. A reference with a digest needs no registry if the cache has it all."""
+        reference = self._reference
+        if reference.digest is not None:
+            top = await self._manifest(reference.digest, str(reference))
+        else:
+            answer = await self._client.manifest(reference.repository, reference.version)
+            top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+        return await resolve_image(str(reference), top, platform, self._fetch)
+
+    async def _fetch(self, descriptor: Descriptor) -> Document:
+        subject = f"{descriptor.digest} of {self._reference}"
+        kept = await self._kept(descriptor.digest)
+        if kept is not None:
+            return checked(kept, descriptor, subject, descriptor.media_type)
+        if descriptor.media_type in media_types.CONFIGS:
+            body = await self._client.blob(self._reference.repository, descriptor)
+            return await self._keep(checked(body, descriptor, subject, descriptor.media_type))
+        return await self._keep(await self._manifest_from_registry(descriptor, subject))
+
+    async def _manifest(self, digest: Digest, subject: str) -> Document:
+        kept = await self._kept(digest)
+        if kept is not None:
+            return Document(digest, kept, None)
+        return await self._keep(await self._manifest_from_registry(digest, subject))
+
+    async def _manifest_from_registry(self, expected: Descriptor | Digest, subject: str) -> Document:
+        digest = expected if isinstance(expected, Digest) else expected.digest
+        answer = await self._client.manifest(self._reference.repository, str(digest))
+        return checked(answer.body, expected, subject, answer.media_type)
+
+    async def _kept(self, digest: Digest) -> bytes | None:
+        return await in_thread(self._means.executor, self._means.store.read_document, digest, MAX_DOCUMENT_SIZE)
+
+    async def _keep(self, document: Document) -> Document:
+        fingerprint = xxhash.xxh3_64_hexdigest(document.body)
+        await in_thread(
+            self._means.executor,
+            self._means.store.write_document,
+            document.digest,
+            document.body,
+            fingerprint,
+            self._means.sync,
+        )
+        return document
+
+    @asynccontextmanager
+    async def open_blob(self, descriptor: Descriptor, rank: int) -> AsyncIterator[Blob]:
+        """See `fastpull.sources.base.Source`."""
+        cached = await self._find(descriptor)
+        if cached is None:
+            lock = self._means.store.lock(descriptor.digest)
+            await lock.acquire()
+            try:
+                cached = await self._find(descriptor)  # published while we waited
+                if cached is None:
+                    async with self._download(descriptor, rank, lock) as coming:
+                        yield coming
+                    return
+            finally:
+                lock.release()
+        try:
+            yield _Cached(self._means, cached)
+        finally:
+            cached.close()
+
+    async def _find(self, descriptor: Descriptor) -> CachedBlob | None:
+        blob = await in_thread(self._means.executor, self._means.store.find, descriptor.digest)
+        if blob is not None and blob.size != descriptor.size:
+            blob.close()
+            raise SizeMismatch(f"blob {descriptor.digest}", descriptor.size, blob.size)
+        return blob
+
+    @asynccontextmanager
+    async def _download(self, descriptor: Descriptor, rank: int, lock: FileLock) -> AsyncIterator[Blob]:
+        means = self._means
+        partial = await in_thread(means.executor, means.store.begin, descriptor.digest, descriptor.size, lock)
+        download = Download(
+            self._client,
+            self._reference.repository,
+            descriptor,
+            partial,
+            rank=rank,
+            budget=means.budget,
+            executor=means.executor,
+        )
+
+        async def run() -> None:
+            try:
+                await download.run()
+            except Exception as error:  # noqa: BLE001  # whatever it is, the reader has to hear of it
+                partial.fail(error)
+
+        task = asyncio.create_task(run())
+        try:
+            yield _Coming(means, partial)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            partial.close()

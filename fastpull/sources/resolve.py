@@ -1,0 +1,91 @@
+"""From a manifest or index to an image, whatever the source."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastpull.errors import DigestMismatch, MalformedDocument, NoMatchingPlatform, SizeMismatch
+from fastpull.oci.digest import Digest
+from fastpull.oci.image import Image, ImageConfig
+from fastpull.oci.manifest import MAX_INDEX_DEPTH, Index, parse_manifest
+
+if TYPE_CHECKING:
+    from fastpull.oci.descriptor import Descriptor
+    from fastpull.oci.platform import Platform
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A manifest, index or config, verified.
+
+    Attributes:
+        digest: of the body.
+        body: exactly as it is stored.
+        media_type: what the source said it is, or None.
+    """
+
+    digest: Digest
+    body: bytes
+    media_type: str | None
+
+
+Fetch = Callable[["Descriptor"], Awaitable[Document]]
+"""Fetches a manifest or config by its descriptor; `checked` is for the implementer to call."""
+
+
+def checked(body: bytes, expected: Descriptor | Digest, subject: str, media_type: str | None = None) -> Document:
+    """Verifies a document against what names it.
+
+    Raises:
+        SizeMismatch, DigestMismatch: it is something else.
+    """
+    digest = expected if isinstance(expected, Digest) else expected.digest
+    if not isinstance(expected, Digest) and len(body) != expected.size:
+        raise SizeMismatch(subject, expected.size, len(body))
+    actual = Digest.of(body, digest.algorithm)
+    if actual != digest:
+        raise DigestMismatch(subject, str(digest), str(actual))
+    return Document(digest, body, media_type)
+
+
+async def resolve_image(source: str, top: Document, platform: Platform, fetch: Fetch) -> Image:
+    """Follows indexes to the manifest for a platform, and reads its config.
+
+    Args:
+        source: of the image, for messages and for `Image.source`.
+        top: what the reference names.
+        platform: that is wanted. A reference to a single manifest is taken as it is only if its config fits.
+        fetch: gets the documents below.
+
+    Raises:
+        NoMatchingPlatform: nothing fits.
+        MalformedDocument, UnsupportedMediaType, SizeMismatch, DigestMismatch: a document is not what it should be.
+
+    Spec: image-spec image-index.md, manifest.md, config.md.
+    """
+    return await _resolve(source, top, platform, fetch, MAX_INDEX_DEPTH)
+
+
+async def _resolve(source: str, document: Document, platform: Platform, fetch: Fetch, depth: int) -> Image:
+    manifest = parse_manifest(document.body, document.media_type, f"{source} ({document.digest})")
+    if isinstance(manifest, Index):
+        if depth == 0:
+            raise MalformedDocument(source, f"more than {MAX_INDEX_DEPTH} indexes within each other")
+        return await _resolve_index(source, manifest, platform, fetch, depth)
+    config = await fetch(manifest.config)
+    image = Image(source, document.digest, manifest, ImageConfig.parse(config.body, f"config of {source}"))
+    if platform.rank(image.platform) is None:
+        raise NoMatchingPlatform(source, str(platform), (str(image.platform),))
+    return image
+
+
+async def _resolve_index(source: str, index: Index, platform: Platform, fetch: Fetch, depth: int) -> Image:
+    available: list[str] = list(index.platforms)
+    for candidate in index.candidates(platform):
+        try:
+            return await _resolve(source, await fetch(candidate), platform, fetch, depth - 1)
+        except NoMatchingPlatform as error:
+            available.extend(error.available)
+    raise NoMatchingPlatform(source, str(platform), tuple(dict.fromkeys(available)))

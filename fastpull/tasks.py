@@ -1,0 +1,173 @@
+"""Helpers around asyncio's own task groups and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Aborted(Exception):  # noqa: N818  # no error, but an order
+    """Told to a thread that waits for something that will not come, because its pull has ended."""
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group whose failure is the first error that broke it, and not a group of one."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failures:
+        raise _first(failures) from failures
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = failures
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def in_thread(
+    executor: Executor, function: Callable[..., T], *args: object, abort: Callable[[], None] | None = None
+) -> T:
+    """Runs a blocking function on a thread, and waits for its end even when cancelled.
+
+    A thread cannot be stopped: what it uses may only be closed after it has returned.
+
+    Args:
+        executor: whose thread.
+        function: to be called with ``args``.
+        abort: called on cancellation, to make the function return soon.
+    """
+    future = asyncio.get_running_loop().run_in_executor(executor, function, *args)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if abort is not None:
+            abort()
+        await asyncio.wait({future})
+        if not future.cancelled():
+            future.exception()  # seen: the cancellation is what is raised
+        raise
+
+
+class Turns:
+    """A semaphore whose queue is ordered, and whose size may change.
+
+    Args:
+        size: how many turns there are at once.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._used = 0
+        self._queue: list[tuple[int, int, asyncio.Future[Turn]]] = []
+        self._order = itertools.count()
+
+    @property
+    def all_used(self) -> bool:
+        """Whether nobody can have a turn now."""
+        return self._used >= self._size
+
+    async def acquire(self, rank: int) -> Turn:
+        """Waits for a turn; of those who wait the lowest ``rank`` goes first, of equals the first."""
+        if not self.all_used and not self._queue:
+            return self._begin()
+        granted: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (rank, next(self._order), granted))
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                granted.result().release()  # it was granted at the moment of the cancellation
+            raise
+
+    def resize(self, size: int) -> None:
+        """Changes how many turns there are; those that are taken stay so."""
+        self._size = size
+        self._grant()
+
+    def _begin(self) -> Turn:
+        self._used += 1
+        return Turn(self)
+
+    def _end(self) -> None:
+        self._used -= 1
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._queue and not self.all_used:
+            granted = heapq.heappop(self._queue)[2]
+            if not granted.done():
+                granted.set_result(self._begin())
+
+
+class Turn:
+    """One turn, to be released by whoever has it; a context manager that does so."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns: Turns | None = turns
+
+    def release(self) -> None:
+        """Gives it back. May be called twice."""
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            turns._end()  # noqa: SLF001  # the two are one
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Budget:
+    """A number of bytes that many tasks share; who wants more than is left waits, in order.
+
+    Args:
+        total: in bytes. A single claim above it is granted when nothing else is held.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = total
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def hold(self, size: int) -> AsyncIterator[None]:
+        """Holds so many bytes for as long as the context lasts."""
+        size = min(size, self.total)
+        await self._acquire(size)
+        try:
+            yield
+        finally:
+            self._release(size)
+
+    async def _acquire(self, size: int) -> None:
+        if size <= self._free and not self._queue:
+            self._free -= size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release(size)
+            raise
+
+    def _release(self, size: int) -> None:
+        self._free += size
+        while self._queue and (self._queue[0][1].done() or self._queue[0][0] <= self._free):
+            size, turn = self._queue.popleft()
+            if not turn.done():
+                self._free -= size
+                turn.set_result(None)

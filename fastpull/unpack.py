@@ -1,0 +1,99 @@
+"""The work on one layer: everything that happens to its bytes, on one thread, in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastpull.errors import DecompressError, DiffIdMismatch, LayerError, TarError
+from fastpull.layers.decompress import inflate
+from fastpull.layers.scan import LayerScanner
+from fastpull.oci.digest import Digest
+from fastpull.sources.base import BlobReader
+
+if TYPE_CHECKING:
+    from fastpull.layers.index import LayerIndex
+    from fastpull.oci.image import Layer
+    from fastpull.sinks.base import Sink
+    from fastpull.sources.base import Blob
+
+CHUNK = 256 << 10
+"""Uncompressed bytes that are hashed, scanned and written at a time, while they are in the processor's cache."""
+
+STREAM_COST = 4 << 20
+"""What a layer's buffers take: compressed and uncompressed chunks, and the inflater's window."""
+
+
+class LayerWork:
+    """A layer on its way through the stages, on a thread of its own.
+
+    Args:
+        layer: which.
+        number: of the layer in its image, 0 for the base.
+        subject: the layer's name in messages.
+
+    Attributes:
+        read: bytes of the blob so far; other threads may look.
+        unpacked: uncompressed bytes so far; likewise.
+        fingerprint: of the blob, once it is verified.
+    """
+
+    def __init__(self, layer: Layer, number: int, subject: str) -> None:
+        self.layer = layer
+        self.number = number
+        self.subject = subject
+        self.read = 0
+        self.unpacked = 0
+        self.fingerprint = ""
+
+    def verify(self, blob: Blob) -> None:
+        """Reads the blob to its end, and checks it; one that the cache vouches for is left alone.
+
+        Raises:
+            SizeMismatch, DigestMismatch: it is not what its descriptor says.
+        """
+        if not blob.is_trusted:
+            self._verify(BlobReader(blob, self.layer.blob, self.subject))
+
+    def unpack(self, blob: Blob, sink: Sink, wanted: bytes | None) -> LayerIndex:
+        """Reads, hashes, inflates, hashes, scans and writes the layer.
+
+        Args:
+            blob: of the layer; may still be coming.
+            sink: gets the payload.
+            wanted: for each entry whether it will be needed, where that is known.
+
+        Returns:
+            The index; blob and diff_id are verified then.
+
+        Raises:
+            FastpullError: something is wrong with the blob, the layer, or the output. That a blob is not what its
+                descriptor says goes before all that follows from it.
+        """
+        reader = BlobReader(blob, self.layer.blob, self.subject)
+        hasher = self.layer.diff_id.hasher()
+        scanner = LayerScanner(self.subject)
+        writer = sink.layer(self.number, scanner.entries, wanted)
+        try:
+            stream = inflate(reader, self.subject)
+            while chunk := stream.read(CHUNK):
+                hasher.update(chunk)
+                writer.write(chunk, scanner.feed(chunk))
+                self.read = reader.position
+                self.unpacked += len(chunk)
+            scanner.finish()
+        except (DecompressError, TarError, LayerError):
+            self._verify(reader)
+            raise
+        finally:
+            writer.close()
+        self._verify(reader)
+        diff_id = Digest.sealed(hasher)
+        if diff_id != self.layer.diff_id:
+            raise DiffIdMismatch(self.subject, str(self.layer.diff_id), str(diff_id))
+        return scanner.index(self.layer.blob.digest, diff_id, self.unpacked)
+
+    def _verify(self, reader: BlobReader) -> None:
+        while reader.read(reader.chunk_size):
+            self.read = reader.position
+        self.fingerprint = reader.verify()
+        self.read = reader.position

@@ -1,0 +1,30 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: freethreading_compatible=True
+"""The native tar stage: what is done per byte and per file, without the GIL.
+
+The parts, in the order of the data:
+
+    buffers.pxi    growable C arrays
+    entries.pxi    EntryTable: one row per tar entry, in columns
+    fields.pxi     numbers, pax records and paths, as tar spells them
+    scanner.pxi    Scanner: chunks of a tar stream -> rows of an EntryTable, and Spans of payload in the chunk
+    files.pxi      FileWriter: chunk + Spans -> files below a directory descriptor
+    system.pxi     system calls that Python lacks
+
+A chunk is scanned and written in two calls, whatever number of files it holds. Nothing here raises for what a layer
+holds or the system answers: functions return fault codes and errno values, and Python makes errors of them.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport EACCES, EEXIST, EINTR, EIO, EISDIR, ELOOP, ENOENT, ENOMEM, ENOSYS, ENOTDIR, ENOTEMPTY, errno
+from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset, strcmp, strlen
+
+include "buffers.pxi"
+include "entries.pxi"
+include "fields.pxi"
+include "scanner.pxi"
+include "files.pxi"
+include "system.pxi"

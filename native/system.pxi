@@ -1,0 +1,111 @@
+# System calls that Python's os module lacks, and the removal of whole trees.
+
+cdef extern from "fcntl.h" nogil:
+    unsigned int SYNC_FILE_RANGE_WRITE
+    int sync_file_range(int, int64_t, int64_t, unsigned int)
+
+cdef extern from "stdio.h" nogil:
+    unsigned int RENAME_EXCHANGE
+    unsigned int RENAME_NOREPLACE
+    int renameat2(int, const char*, int, const char*, unsigned int)
+
+cdef extern from "unistd.h" nogil:
+    int syncfs(int)
+
+cdef extern from "dirent.h" nogil:
+    ctypedef struct DIR:
+        pass
+    struct dirent:
+        unsigned char d_type
+        char* d_name
+    unsigned char DT_DIR, DT_UNKNOWN
+    DIR* fdopendir(int)
+    dirent* readdir(DIR*)
+    void rewinddir(DIR*)
+    int closedir(DIR*)
+
+cdef extern from "fcntl.h" nogil:
+    int AT_REMOVEDIR
+
+
+def start_writeback(int fd, int64_t offset, int64_t size):
+    """Asks the kernel to begin writing a range of a file to its disk, without waiting. Failure does not matter."""
+    with nogil:
+        sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE)
+
+
+def sync_filesystem(int fd):
+    """Waits until everything on the filesystem of `fd` is on its disk; returns 0 or an errno."""
+    cdef int error = 0
+    with nogil:
+        if syncfs(fd) != 0:
+            error = errno
+    return error
+
+
+def exchange(int old_dir, bytes old not None, int new_dir, bytes new not None):
+    """Swaps two names atomically; returns 0 or an errno (EINVAL, ENOSYS where the filesystem cannot)."""
+    cdef const char* old_name = old
+    cdef const char* new_name = new
+    cdef int error = 0
+    with nogil:
+        if renameat2(old_dir, old_name, new_dir, new_name, RENAME_EXCHANGE) != 0:
+            error = errno
+    return error
+
+
+def remove_tree(int directory, bytes name not None):
+    """Removes `name` and everything below it, never following a link; returns 0 or an errno.
+
+    A name that is not there is no failure.
+    """
+    cdef const char* entry = name
+    cdef int error
+    with nogil:
+        error = remove_entry(directory, entry)
+    return error
+
+
+cdef int remove_entry(int directory, const char* name) noexcept nogil:
+    """Removes one name, of whatever type."""
+    if unlinkat(directory, name, 0) == 0 or errno == ENOENT:
+        return 0
+    if errno != EISDIR:
+        return errno
+    return remove_directory(directory, name)
+
+
+cdef int remove_directory(int directory, const char* name) noexcept nogil:
+    cdef int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+    cdef DIR* stream
+    cdef dirent* entry
+    cdef bint opened_up = False
+    cdef int error = 0
+    if fd < 0 and errno == EACCES and fchmodat(directory, name, 0o700, 0) == 0:
+        fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+    if fd < 0:
+        return 0 if errno == ENOENT else errno
+    stream = fdopendir(fd)
+    if stream == NULL:
+        error = errno
+        close(fd)
+        return error
+    while error == 0:
+        entry = readdir(stream)
+        if entry == NULL:
+            break
+        if strcmp(entry.d_name, b".") == 0 or strcmp(entry.d_name, b"..") == 0:
+            continue
+        if entry.d_type == DT_DIR:
+            error = remove_directory(fd, entry.d_name)
+        else:
+            error = remove_entry(fd, entry.d_name)
+        if error == EACCES and not opened_up and fchmod(fd, 0o700) == 0:
+            # the directory was read-only: begin again, now that it is not
+            error = 0
+            opened_up = True
+            rewinddir(stream)
+    closedir(stream)
+    if error == 0 and unlinkat(directory, name, AT_REMOVEDIR) != 0 and errno != ENOENT:
+        error = errno
+    return error
