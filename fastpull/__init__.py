@@ -20,51 +20,78 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
+    from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import Settings
+    from fastpull.config import Settings, parse_age, parse_size
+    from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
     from fastpull.oci.image import Image, ImageConfig, Layer
+    from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
     from fastpull.pull import PullReport
     from fastpull.sinks.base import Sink, SinkReport
+    from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Cache": "fastpull.cache.care",
+    "CachedImage": "fastpull.cache.care",
     "Client": "fastpull.client",
+    "Descriptor": "fastpull.oci.descriptor",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
     "Layer": "fastpull.oci.image",
+    "Manifest": "fastpull.oci.manifest",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.pull",
     "Reference": "fastpull.oci.reference",
+    "Removed": "fastpull.cache.care",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
+    "StoredBlob": "fastpull.cache.store",
+    "Usage": "fastpull.cache.care",
+    "Verified": "fastpull.cache.care",
     "WarmReport": "fastpull.client",
+    "parse_age": "fastpull.config",
+    "parse_size": "fastpull.config",
     "pull": "fastpull.client",
+    "sink_for": "fastpull.sinks.choose",
 }
 
 __all__ = [
+    "Cache",
+    "CachedImage",
     "Client",
+    "Descriptor",
     "Digest",
     "Directory",
     "Image",
     "ImageConfig",
     "Layer",
+    "Manifest",
     "Platform",
     "PullReport",
     "Reference",
+    "Removed",
     "Settings",
     "Sink",
     "SinkReport",
+    "StoredBlob",
+    "Usage",
+    "Verified",
     "WarmReport",
     "__version__",
+    "parse_age",
+    "parse_size",
     "pull",
+    "sink_for",
 ]
 
 

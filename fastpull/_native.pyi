@@ -2,7 +2,6 @@
 
 from typing import TypeAlias, final
 
-
 _Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @final

@@ -85,7 +85,7 @@ class Client:
             store = await in_thread(files, Store, settings.cache)
             budget = Budget(settings.memory)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
-            self._means = Means(store, files, budget, settings.sync)
+            self._means = Means(store, files, budget, settings.sync, self._on_event)
             self._workshop = Workshop(store, files, workers, Turns(settings.workers), budget, self._on_event)
             self._exit = stack.pop_all()
         return self

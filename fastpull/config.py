@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from fastpull.errors import InvalidSetting
@@ -47,29 +47,28 @@ class Settings:
             raise InvalidSetting(str(self.memory), "memory has to be at least 16 MiB")
 
     @classmethod
-    def load(cls, environment: Mapping[str, str] = os.environ, **given: Any) -> Self:
+    def load(cls, environment: Mapping[str, str] = os.environ, /, **given: Any) -> Self:
         """Makes the settings of this process.
 
         Args:
             environment: with ``FASTPULL_*``.
-            given: what counts above all; None for what was not given.
+            given: what counts above all, as values or as text; None for what was not given.
 
         Raises:
             InvalidSetting: a value is out of its range, or cannot be read.
         """
         base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        settings = cls(cache=os.path.join(base, "fastpull"), workers=available_cores())
-        readers = {
-            "cache": str,
-            "workers": parse_count,
-            "memory": parse_size,
-            "connections": parse_count,
-            "insecure": parse_switch,
-            "sync": parse_switch,
-        }
-        found = {name: reader(text) for name, reader in readers.items() if (text := environment.get(f"FASTPULL_{name.upper()}"))}
+        found: dict[str, Any] = {"cache": os.path.join(base, "fastpull"), "workers": available_cores()}
+        found.update({name: environment.get(f"FASTPULL_{name.upper()}") or found.get(name) for name in _READERS})
         found.update({name: value for name, value in given.items() if value is not None})
-        return replace(settings, **found)
+        return cls(**{name: _read(name, value) for name, value in found.items() if value is not None})
+
+
+def _read(name: str, value: Any) -> Any:
+    try:
+        return _READERS[name](value) if isinstance(value, str) else value
+    except InvalidSetting as error:
+        raise InvalidSetting(error.given, f"{name}: {error.reason}") from None
 
 
 def parse_count(text: str) -> int:
@@ -103,6 +102,16 @@ def parse_switch(text: str) -> bool:
     if lowered in ("0", "false", "no", "off"):
         return False
     raise InvalidSetting(text, "neither yes nor no")
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "cache": str,
+    "workers": parse_count,
+    "memory": parse_size,
+    "connections": parse_count,
+    "insecure": parse_switch,
+    "sync": parse_switch,
+}
 
 
 def available_cores() -> int:

@@ -86,15 +86,22 @@ class FastpullError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __str__(self) -> str:
-        hint = self.hint()
-        return f"{self.message()}. {hint}" if hint else self.message()
+        return f"{self.message}. {self.hint}" if self.hint else self.message
 
+    @property
     def message(self) -> str:
         """What happened, and where."""
-        return type(self).__name__
+        return self._message()
 
+    @property
     def hint(self) -> str:
         """What to do next; empty where there is nothing to do."""
+        return self._hint()
+
+    def _message(self) -> str:
+        return type(self).__name__
+
+    def _hint(self) -> str:
         return ""
 
 
@@ -109,28 +116,28 @@ class InvalidInput(FastpullError, ValueError):
     given: str
     reason: str
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.reason}: {self.given!r}"
 
 
 class InvalidReference(InvalidInput):
     """An image reference breaks the grammar."""
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return "A reference is [HOST[:PORT]/]NAME[:TAG][@DIGEST], for example nvcr.io/nvidia/pytorch:24.01-py3"
 
 
 class InvalidDigest(InvalidInput):
     """A digest breaks the grammar, or names an algorithm that is not registered."""
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return "A digest is sha256: and 64, or sha512: and 128, lower-case hexadecimal digits"
 
 
 class InvalidPlatform(InvalidInput):
     """A platform is not os/architecture[/variant]."""
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return "A platform is OS/ARCHITECTURE[/VARIANT], for example linux/arm64/v8"
 
 
@@ -155,10 +162,10 @@ class TransportError(FastpullError, OSError):
     advice: str = ""
     is_transient: bool = True
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"cannot reach {self.host}: {self.reason}"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return self.advice
 
 
@@ -179,10 +186,10 @@ class NotFound(RegistryError, LookupError):
     where: str
     advice: str = ""
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.where} has no {self.subject}"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return self.advice
 
 
@@ -194,10 +201,10 @@ class NoMatchingPlatform(RegistryError, LookupError):
     wanted: str
     available: tuple[str, ...]
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"no manifest for {self.wanted} in: {self.subject}"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         if not self.available:
             return "It lists no platform at all"
         return f"Choose another with --platform; it has {', '.join(self.available)}"
@@ -210,10 +217,10 @@ class RateLimited(RegistryError):
     host: str
     retry_after_seconds: float | None
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.host} limits the rate of requests (HTTP 429)"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         again = f"Try again in {self.retry_after_seconds:.0f} s" if self.retry_after_seconds else "Try again later"
         return f"{again}; logging in often raises the limit"
 
@@ -226,7 +233,7 @@ class UnexpectedAnswer(RegistryError):
     reason: str
     status: int | None = None
 
-    def message(self) -> str:
+    def _message(self) -> str:
         status = f"HTTP {self.status}, " if self.status is not None else ""
         return f"unexpected answer ({status}{self.reason}) from: {self.url}"
 
@@ -238,7 +245,7 @@ class MalformedDocument(RegistryError):
     subject: str
     reason: str
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.reason} in: {self.subject}"
 
 
@@ -254,10 +261,10 @@ class AccessDenied(FastpullError, PermissionError):
     host: str
     credentials: str
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.host} denied access to {self.subject} ({self.credentials})"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return f"Check the name, or log in: docker login {self.host}"
 
 
@@ -278,10 +285,10 @@ class DigestMismatch(IntegrityError):
     expected: str
     actual: str
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"got digest {self.actual}, expected {self.expected} for: {self.subject}"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return "The source or something on the way changed the bytes; nothing was kept"
 
 
@@ -293,7 +300,7 @@ class SizeMismatch(IntegrityError):
     expected: int
     actual: int
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"got {self.actual} bytes, expected {self.expected} for: {self.subject}"
 
 
@@ -305,10 +312,10 @@ class DiffIdMismatch(IntegrityError):
     expected: str
     actual: str
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"got diff_id {self.actual}, expected {self.expected} for layer: {self.subject}"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return "The image's config and layers do not belong together; its author has to build it again"
 
 
@@ -324,7 +331,7 @@ class UnsupportedMediaType(FastpullError):
     media_type: str
     reason: str = "unsupported media type"
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.reason} {self.media_type!r} in: {self.subject}"
 
 
@@ -336,7 +343,7 @@ class DecompressError(FastpullError):
     subject: str
     reason: str
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"cannot decompress ({self.reason}) layer: {self.subject}"
 
 
@@ -357,7 +364,7 @@ class TarError(FastpullError):
     culprit: bytes = b""
     after: bytes = b""
 
-    def message(self) -> str:
+    def _message(self) -> str:
         culprit = f" of {printable(self.culprit)!r}" if self.culprit else ""
         after = f" (after {printable(self.after)!r})" if self.after else ""
         return f"{self.reason}{culprit} at byte {self.offset}{after} in tar of layer: {self.subject}"
@@ -372,7 +379,7 @@ class LayerError(FastpullError):
     reason: str
     path: bytes
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.reason}: {printable(self.path)!r} in layer: {self.subject}"
 
 
@@ -387,10 +394,10 @@ class _LocalError(FastpullError, OSError):
     reason: str
     errno: int | None = None
 
-    def message(self) -> str:
+    def _message(self) -> str:
         return f"{self.reason}: {self.path}"
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return _ERRNO_HINTS.get(self.errno or 0, "")
 
 
@@ -399,8 +406,8 @@ class CacheError(_LocalError):
 
     exit_code = 30
 
-    def message(self) -> str:
-        return f"cache: {super().message()}"
+    def _message(self) -> str:
+        return f"cache: {super()._message()}"
 
 
 class OutputError(_LocalError):
@@ -408,14 +415,14 @@ class OutputError(_LocalError):
 
     exit_code = 31
 
-    def message(self) -> str:
-        return f"output: {super().message()}"
+    def _message(self) -> str:
+        return f"output: {super()._message()}"
 
 
 class OutputExists(OutputError, FileExistsError):
     """The destination is there already."""
 
-    def hint(self) -> str:
+    def _hint(self) -> str:
         return "Choose another, or replace it with --force"
 
 
@@ -428,7 +435,9 @@ _ERRNO_HINTS = {
 }
 
 
-def from_os_error(family: type[CacheError | OutputError], error: OSError, path: str | bytes | None = None) -> FastpullError:
+def from_os_error(
+    family: type[CacheError | OutputError], error: OSError, path: str | bytes | None = None
+) -> FastpullError:
     """Translates an operating-system error, naming the path at fault."""
     culprit = path if path is not None else error.filename
     text = printable(os.fsencode(culprit)) if isinstance(culprit, str | bytes | os.PathLike) else "?"
@@ -436,7 +445,9 @@ def from_os_error(family: type[CacheError | OutputError], error: OSError, path: 
 
 
 @contextmanager
-def map_exceptions(mapping: Mapping[type[BaseException], Callable[[BaseException], BaseException]]) -> Iterator[None]:
+def map_exceptions(
+    mapping: Mapping[type[BaseException], Callable[[BaseException], BaseException]],
+) -> Iterator[None]:
     """Lets foreign exceptions cross a border only as ours.
 
     Args:

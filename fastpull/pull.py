@@ -26,8 +26,7 @@ from fastpull.unpack import STREAM_COST, LayerWork
 if TYPE_CHECKING:
     from fastpull.cache.store import Store
     from fastpull.layers.tree import Tree
-    from fastpull.oci.digest import Digest
-    from fastpull.oci.image import Image, Layer
+    from fastpull.oci.image import Image
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sources.base import Blob, Source
 
@@ -79,6 +78,11 @@ class PullReport:
     layers_seconds: float
     merge_seconds: float
     commit_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """From the resolved image to the published output."""
+        return self.layers_seconds + self.merge_seconds + self.commit_seconds
 
 
 class Pull:
@@ -141,7 +145,7 @@ class Pull:
             }
         return [tasks[number].result() for number in range(len(layers))]
 
-    async def _unpack_layer(self, number: int, rank: int, wanted: bytes | None) -> LayerIndex:
+    async def _unpack_layer(self, number: int, rank: int, wanted: bytearray | None) -> LayerIndex:
         def unpack(work: LayerWork, blob: Blob) -> LayerIndex:
             return work.unpack(blob, self._sink, wanted)
 
@@ -167,7 +171,9 @@ class Pull:
         source, on_event = self._image.source, self._workshop.on_event
         if tree.repeated_count:
             example = tree.repeated[0].decode(errors="backslashreplace")
-            message = f"{tree.repeated_count} paths stand in one layer more than once, such as {example!r}; the last counts"
+            message = (
+                f"{tree.repeated_count} paths stand in one layer more than once, such as {example!r}; the last counts"
+            )
             on_event(Warned(source, message))
         for kind, count in output.left_out.items():
             on_event(Warned(source, f"{count} {kind} left out"))
@@ -214,7 +220,9 @@ class _Blobs:
         """
         layer, source = self._image.layers[number], self._image.source
         while True:
-            work = LayerWork(layer, number, f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}")
+            work = LayerWork(
+                layer, number, f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
+            )
             async with self._source.open_blob(layer.blob, rank) as blob:
                 try:
                     result = await self._on_thread(work, rank, work_on, blob)
@@ -227,7 +235,9 @@ class _Blobs:
                 await blob.accept(work.fingerprint)
                 self.cached += blob.is_cached
                 self._tell(work)
-                self._workshop.on_event(LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached))
+                self._workshop.on_event(
+                    LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached)
+                )
                 return result
 
     async def _on_thread(self, work: LayerWork, rank: int, work_on: Callable[[LayerWork, Blob], T], blob: Blob) -> T:

@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Aborted(Exception):  # noqa: N818  # no error, but an order
+class Aborted(Exception):
     """Told to a thread that waits for something that will not come, because its pull has ended."""
 
 
@@ -44,7 +44,8 @@ async def in_thread(
 
     Args:
         executor: whose thread.
-        function: to be called with ``args``.
+        function: to be called.
+        *args: with these.
         abort: called on cancellation, to make the function return soon.
     """
     future = asyncio.get_running_loop().run_in_executor(executor, function, *args)

@@ -54,7 +54,7 @@ class LayerWork:
         if not blob.is_trusted:
             self._verify(BlobReader(blob, self.layer.blob, self.subject))
 
-    def unpack(self, blob: Blob, sink: Sink, wanted: bytes | None) -> LayerIndex:
+    def unpack(self, blob: Blob, sink: Sink, wanted: bytearray | None) -> LayerIndex:
         """Reads, hashes, inflates, hashes, scans and writes the layer.
 
         Args:

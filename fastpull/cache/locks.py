@@ -57,7 +57,7 @@ class FileLock:
 
     async def acquire(self) -> None:
         """Waits for the lock, without blocking the loop."""
-        while not self.try_acquire():
+        while not self.try_acquire():  # noqa: ASYNC110  # flock has no event
             await asyncio.sleep(_POLL_SECONDS)
 
     def release(self) -> None:

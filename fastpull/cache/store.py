@@ -105,8 +105,13 @@ class Store:
 
     # --- blobs
 
-    def find(self, digest: Digest) -> CachedBlob | None:
-        """Opens a blob, and notes that it was used; None for a miss. Its content still has to be verified."""
+    def find(self, digest: Digest, *, touch: bool = True) -> CachedBlob | None:
+        """Opens a blob; None for a miss. Its content still has to be verified.
+
+        Args:
+            digest: of the blob.
+            touch: note that it was used.
+        """
         path = self.blob_path(digest)
         with self._local_errors():
             try:
@@ -119,8 +124,9 @@ class Store:
                 os.close(fd)
                 self.quarantine(digest)
                 return None
-            with contextlib.suppress(OSError):  # another user's
-                os.utime(fd)
+            if touch:
+                with contextlib.suppress(OSError):  # another user's
+                    os.utime(fd)
             return CachedBlob(digest, size, seal, fd)
 
     def begin(self, digest: Digest, size: int, lock: FileLock) -> Partial:
@@ -181,7 +187,11 @@ class Store:
         """Lists the blobs."""
         for algorithm, name, state in self._files("blobs"):
             if not name.endswith(_SEAL) and (digest := _digest(algorithm, name)):
-                yield StoredBlob(digest, state.st_size, max(state.st_mtime, state.st_atime))
+                yield StoredBlob(digest, state.st_size, state.st_mtime)
+
+    def is_missing(self, digest: Digest) -> bool:
+        """Whether a blob is not there."""
+        return not os.path.lexists(self.blob_path(digest))
 
     def blob_path(self, digest: Digest) -> str:
         """Where a blob is, or would be."""
@@ -200,9 +210,9 @@ class Store:
 
     # --- small documents: manifests, configs, indexes
 
-    def read_document(self, digest: Digest, max_size: int) -> bytes | None:
+    def read_document(self, digest: Digest, max_size: int, *, touch: bool = True) -> bytes | None:
         """The content of a small blob, verified; None for a miss. A corrupt one is quarantined, and a miss."""
-        blob = self.find(digest)
+        blob = self.find(digest, touch=touch)
         if blob is None:
             return None
         try:
@@ -210,7 +220,7 @@ class Store:
             size = blob.readinto(memoryview(content), 0)
         finally:
             blob.close()
-        if blob.size > max_size or size != blob.size or Digest.of(content, digest.algorithm) != digest:
+        if blob.size > max_size or size != blob.size or Digest.of(bytes(content), digest.algorithm) != digest:
             self.quarantine(digest)
             return None
         return bytes(content)
@@ -236,6 +246,12 @@ class Store:
         """Keeps the index of a layer whose blob and diff_id were verified."""
         self._write(self._index_path(digest), content)
 
+    def indexes(self) -> Iterator[Digest]:
+        """The blobs of the layers whose index is kept."""
+        for algorithm, name, _ in self._files("index"):
+            if digest := _digest(algorithm, name):
+                yield digest
+
     def remove_index(self, digest: Digest) -> None:
         """Forgets the index of a layer."""
         with self._local_errors(), contextlib.suppress(FileNotFoundError):
@@ -249,7 +265,10 @@ class Store:
     def read_refs(self) -> Iterator[bytes]:
         """What `write_ref` kept."""
         for _, name, _ in self._files("refs", nested=False):
-            with contextlib.suppress(FileNotFoundError), open(os.path.join(self.root, "refs", name), "rb") as file:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                open(os.path.join(self.root, "refs", name), "rb") as file,
+            ):
                 yield file.read()
 
     def write_ref(self, key: str, content: bytes) -> None:
@@ -285,6 +304,27 @@ class Store:
         finally:
             lock.release()
         return True
+
+    def remove_leftovers(self, older_than_seconds: float) -> None:
+        """Removes drafts, locks and indexes that nobody will need again."""
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = os.path.join(folder, name)
+                if name.startswith("."):
+                    with self._local_errors(), contextlib.suppress(FileNotFoundError):
+                        if time.time() - os.stat(path).st_mtime > older_than_seconds:
+                            os.unlink(path)
+        for name in _listed(os.path.join(self.root, "locks")):
+            lock = FileLock(os.path.join(self.root, "locks", name))
+            if lock.try_acquire():
+                lock.release()
+        for digest in list(self.indexes()):
+            if self.is_missing(digest):
+                self.remove_index(digest)
+
+    def size_of(self, folder: str) -> int:
+        """What the files of ``index`` or ``trash`` take, in bytes."""
+        return sum(state.st_size for _, _, state in self._files(folder, nested=folder == "index"))
 
     def empty_trash(self, older_than_seconds: float = 0.0) -> int:
         """Deletes what was removed, and returns how many bytes that was."""

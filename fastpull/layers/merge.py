@@ -18,16 +18,20 @@ Spec: image-spec layer.md, Applying Changesets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from fastpull.errors import LayerError
 from fastpull.layers.entry import EntryType
-from fastpull.layers.index import LayerIndex
 from fastpull.layers.tree import Directory, Node, Origin, Tree
+
+if TYPE_CHECKING:
+    from fastpull.layers.index import LayerIndex
 
 _MARKER = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _AUFS = b".wh..wh."
 _AUFS_LINKS = b".wh..wh.plnk"
+_NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
 _MAX_SYMLINKS = 40  # as the kernel: path_resolution(7)
 
 
@@ -86,31 +90,31 @@ class _Changeset:
         All markers are resolved before the first one acts, so that their order does not matter.
         """
         numbers: list[int] = []
-        hidden: list[tuple[Directory, bytes | None]] = []
+        hidden: list[tuple[Directory, bytes]] = []
         for number, parts in self._marked_paths():
             numbers.append(number)
             *parents, name = parts
             if any(part.startswith(_MARKER) for part in parents):
-                if not parents[0].startswith(_AUFS):
-                    raise self._fail("an entry below a whiteout", b"/".join(parts))
-                if parents == [_AUFS_LINKS]:
-                    self._aufs_links[b"/".join(parts)] = self._layer << 32 | number
-            elif name == _OPAQUE:
+                self._take_below_marker(number, parts)
+            elif name == _OPAQUE or not name.startswith(_AUFS):
                 directory = self._find_directory(parents)
                 if directory is not None:
-                    hidden.append((directory, None))
-            elif name in (_MARKER, _MARKER + b".", _MARKER + b".."):
-                raise self._fail("a whiteout of nothing", b"/".join(parts))
-            elif not name.startswith(_AUFS):
-                directory = self._find_directory(parents)
-                if directory is not None:
-                    hidden.append((directory, name.removeprefix(_MARKER)))
-        for directory, hidden_name in hidden:
-            if hidden_name is None:
+                    hidden.append((directory, name))
+                if name in _NOTHING:
+                    raise self._fail("a whiteout of nothing", b"/".join(parts))
+        for directory, name in hidden:
+            if name == _OPAQUE:
                 directory.children.clear()
             else:
-                directory.children.pop(hidden_name, None)
+                directory.children.pop(name.removeprefix(_MARKER), None)
         return frozenset(numbers)
+
+    def _take_below_marker(self, number: int, parts: list[bytes]) -> None:
+        """Passes over what AUFS kept at the root for itself, but for the files that hard links may point to."""
+        if not parts[0].startswith(_AUFS):
+            raise self._fail("an entry below a whiteout", b"/".join(parts))
+        if parts[:-1] == [_AUFS_LINKS]:
+            self._aufs_links[b"/".join(parts)] = self._layer << 32 | number
 
     def _marked_paths(self) -> Iterator[tuple[int, list[bytes]]]:
         for number, path in enumerate(self._index.paths()):
@@ -161,7 +165,10 @@ class _Changeset:
         if node is None:
             node = self._aufs_links.get(target)
         if node is None:
-            raise self._fail(f"a hard link to nothing ({target.decode(errors='backslashreplace')})", self._index.path(number))
+            raise self._fail(
+                f"a hard link to nothing ({target.decode(errors='backslashreplace')})",
+                self._index.path(number),
+            )
         if isinstance(node, Directory):
             raise self._fail("a hard link to a directory", self._index.path(number))
         return node

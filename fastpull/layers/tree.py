@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fastpull.layers.entry import Entry, EntryType
-from fastpull.layers.index import LayerIndex
+
+if TYPE_CHECKING:
+    from fastpull.layers.index import LayerIndex
 
 Origin: TypeAlias = int
 """An entry as one number, ``layer << 32 | entry``: two names with one origin are links to one inode."""

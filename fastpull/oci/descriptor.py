@@ -60,14 +60,11 @@ class Descriptor:
                 document.text("mediaType"),
                 Digest.parse(document.text("digest")),
                 document.integer("size"),
-                platform
-                and Platform.normalised(
-                    platform.text_or("os", ""), platform.text_or("architecture", ""), platform.text_or("variant", "")
-                ),
+                _platform(platform) if platform else None,
                 tuple(document.mapping("annotations").items()),
             )
         except InvalidDigest as error:
-            document.fail(error.message())
+            document.fail(error.message)
         except ValueError as error:
             document.fail(str(error))
 
@@ -79,3 +76,8 @@ class Descriptor:
     def annotation(self, name: str) -> str | None:
         """The value of an annotation, or None."""
         return dict(self.annotations).get(name)
+
+
+def _platform(document: Document) -> Platform:
+    os, architecture, variant = (document.text_or(name, "") for name in ("os", "architecture", "variant"))
+    return Platform.normalised(os, architecture, variant)

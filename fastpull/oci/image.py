@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidDigest, MalformedDocument
-from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import Document
-from fastpull.oci.manifest import Manifest
 from fastpull.oci.platform import Platform
+
+if TYPE_CHECKING:
+    from fastpull.oci.descriptor import Descriptor
+    from fastpull.oci.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class ImageConfig:
     entrypoint: tuple[str, ...]
     cmd: tuple[str, ...]
     labels: tuple[tuple[str, str], ...]
-    raw: bytes
+    raw: bytes = field(repr=False)
 
     @classmethod
     def parse(cls, body: bytes, subject: str) -> ImageConfig:
@@ -53,11 +56,13 @@ class ImageConfig:
         try:
             diff_ids = tuple(Digest.parse(text) for text in rootfs.texts("diff_ids"))
         except InvalidDigest as error:
-            rootfs.fail(error.message())
+            rootfs.fail(error.message)
         run = document.child("config") or Document({}, subject)
         return cls(
             Platform.normalised(
-                document.text_or("os", "linux"), document.text_or("architecture", ""), document.text_or("variant", "")
+                document.text_or("os", "linux"),
+                document.text_or("architecture", ""),
+                document.text_or("variant", ""),
             ),
             diff_ids,
             document.text_or("created", "") or None,
@@ -106,7 +111,9 @@ class Image:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers from the base to the top."""
-        return tuple(Layer(blob, diff_id) for blob, diff_id in zip(self.manifest.layers, self.config.diff_ids, strict=True))
+        return tuple(
+            Layer(blob, diff_id) for blob, diff_id in zip(self.manifest.layers, self.config.diff_ids, strict=True)
+        )
 
     @property
     def platform(self) -> Platform:

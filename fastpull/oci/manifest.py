@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastpull.errors import NoMatchingPlatform, UnsupportedMediaType
 from fastpull.oci import media_types
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.json import Document
-from fastpull.oci.platform import Platform
+
+if TYPE_CHECKING:
+    from fastpull.oci.platform import Platform
 
 MAX_INDEX_DEPTH = 4
 """How many indexes may stand within each other; builders make one, or two."""
@@ -22,6 +25,7 @@ class Manifest:
         media_type: OCI's or Docker's.
         config: descriptor of the image's config.
         layers: descriptors from the base to the top.
+        raw: the manifest's bytes.
 
     Spec: image-spec manifest.md.
     """
@@ -29,6 +33,7 @@ class Manifest:
     media_type: str
     config: Descriptor
     layers: tuple[Descriptor, ...]
+    raw: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def parse_manifest(body: bytes, content_type: str | None, subject: str) -> Manif
     if media_type in media_types.INDEXES:
         return Index(subject, media_type, _descriptors(document, "manifests"))
     if media_type in media_types.MANIFESTS:
-        return _manifest(document, media_type, subject)
+        return _manifest(document, media_type, subject, body)
     raise UnsupportedMediaType(subject, media_type)
 
 
@@ -118,7 +123,7 @@ def _media_type(document: Document, said: str) -> str:
     return media_types.OCI_INDEX if "manifests" in document else media_types.OCI_MANIFEST
 
 
-def _manifest(document: Document, media_type: str, subject: str) -> Manifest:
+def _manifest(document: Document, media_type: str, subject: str, body: bytes) -> Manifest:
     if "manifests" in document:
         document.fail(f"'manifests' in a {media_type}")
     config = document.child("config")
@@ -127,12 +132,14 @@ def _manifest(document: Document, media_type: str, subject: str) -> Manifest:
     described = Descriptor.from_document(config)
     artifact = document.text_or("artifactType", "")
     if described.media_type not in media_types.CONFIGS:
-        raise UnsupportedMediaType(subject, artifact or described.media_type, "not a container image but an artifact of type")
+        raise UnsupportedMediaType(
+            subject, artifact or described.media_type, "not a container image but an artifact of type"
+        )
     layers = _descriptors(document, "layers")
     for layer in layers:
         if layer.media_type not in media_types.LAYERS:
             raise UnsupportedMediaType(subject, layer.media_type, "unsupported layer of type")
-    return Manifest(media_type, described, layers)
+    return Manifest(media_type, described, layers, body)
 
 
 def _descriptors(document: Document, name: str) -> tuple[Descriptor, ...]:

@@ -35,7 +35,7 @@ SCHEMA_1 = frozenset(
     }
 )
 
-ACCEPT = ", ".join((OCI_MANIFEST, DOCKER_MANIFEST, OCI_INDEX, DOCKER_LIST))
+ACCEPT = f"{OCI_MANIFEST}, {DOCKER_MANIFEST}, {OCI_INDEX}, {DOCKER_LIST}"
 """Sent with every request for a manifest: some registries answer 404 for a type that was not asked for."""
 
 

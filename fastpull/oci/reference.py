@@ -18,7 +18,9 @@ _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _HOST_LABEL = r"(?:[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9-]*[A-Za-z0-9])"
-_HOST = re.compile(rf"(?P<name>{_HOST_LABEL}(?:\.{_HOST_LABEL})*|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])(?::(?P<port>[0-9]{{1,5}}))?")
+_HOST = re.compile(
+    rf"(?P<name>{_HOST_LABEL}(?:\.{_HOST_LABEL})*|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])(?::(?P<port>[0-9]{{1,5}}))?"
+)
 _MAX_REPOSITORY = 255  # with the registry's name: distribution/reference, NameTotalLengthMax
 
 
@@ -66,7 +68,10 @@ class Reference:
             raise InvalidReference(text, "a reference has no scheme")
         rest, at, digest = text.partition("@")
         if at and "#" in digest:
-            raise InvalidReference(text, "a user name in a reference is not supported (put credentials into Docker's config.json)")
+            raise InvalidReference(
+                text,
+                "a user name in a reference is not supported (put credentials into Docker's config.json)",
+            )
         registry, hash_sign, name = rest.partition("#")
         if not hash_sign:
             registry, name = _split_registry(rest)

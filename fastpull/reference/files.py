@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ class FileWriter:
         keep_owner: bool,
         mode_and: int,
         mode_or: int,
-        wanted: bytes | None = None,
+        wanted: bytearray | None = None,
     ) -> None:
         self.failed = 0
         self._entries = entries
@@ -46,16 +47,16 @@ class FileWriter:
     def write(self, chunk: bytes | bytearray | memoryview, spans: Spans) -> int:
         """Writes the spans of a chunk, and returns 0 or an errno."""
         data = memoryview(chunk)
-        for entry, chunk_offset, length, file_offset, flags in spans:
+        for entry, chunk_offset, length, offset, flags in spans:
             if self._wanted[entry : entry + 1] == b"\0":
                 continue
             try:
                 if flags & _FIRST:
                     self._begin(entry)
-                piece = data[chunk_offset : chunk_offset + length]
-                while piece:
-                    written = os.pwrite(self._fd, piece, file_offset)
-                    piece, file_offset = piece[written:], file_offset + written
+                done = 0
+                while done < length:
+                    piece = data[chunk_offset + done : chunk_offset + length]
+                    done += os.pwrite(self._fd, piece, offset + done)
                 if flags & _LAST:
                     self._end(entry)
             except OSError as error:
@@ -91,10 +92,8 @@ class FileWriter:
         folder = os.dup(self._root_fd)
         try:
             for parent in parents:
-                try:
+                with contextlib.suppress(FileExistsError):
                     os.mkdir(parent, 0o700, dir_fd=folder)
-                except FileExistsError:
-                    pass
                 below = os.open(parent, _FOLDER, dir_fd=folder)
                 os.close(folder)
                 folder = below

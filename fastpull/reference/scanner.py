@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from fastpull.layers.entry import Entry, EntryType
@@ -161,7 +161,12 @@ class Scanner:
 
     def _extension(self, flag: bytes, size: int) -> Generator[None, memoryview, None]:
         known = self._extended
-        repeated = {b"x": known.pax, b"L": known.long_path, b"K": known.long_link, b"g": known.pending or None}
+        repeated = {
+            b"x": known.pax,
+            b"L": known.long_path,
+            b"K": known.long_link,
+            b"g": known.pending or None,
+        }
         if repeated[flag] is not None:
             raise _Bad(Fault.EXTENSION_REPEATED)
         if size > _MAX_EXTENSION:
@@ -192,42 +197,39 @@ class Scanner:
         def fail(fault: Fault) -> NoReturn:
             raise _Bad(fault, path)
 
+        kind = _TYPES.get(flag)
         slash = path.endswith(b"/")
-        kind = (EntryType.DIRECTORY if slash else EntryType.FILE) if flag == b"\0" else _TYPES.get(flag)
+        if flag == b"\0":
+            kind = EntryType.DIRECTORY if slash else EntryType.FILE
         if kind is None:
             fail(Fault.TYPEFLAG)
         if kind is EntryType.FILE and slash:
             fail(Fault.TRAILING_SLASH)
-        if pax.get(b"size"):
-            size = int(pax[b"size"])
-        if kind is not EntryType.FILE:
-            if size and kind is not EntryType.HARDLINK:
-                fail(Fault.SIZE_OF_TYPE)
-            if known.sparse:
-                fail(Fault.SPARSE)
-            size = 0
+        size = int(pax.get(b"size") or size)
+        if kind is not EntryType.FILE and size and kind is not EntryType.HARDLINK:
+            fail(Fault.SIZE_OF_TYPE)
+        if kind is not EntryType.FILE and known.sparse:
+            fail(Fault.SPARSE)
         try:
             entry = self._attributes(header, kind, pax)
-            entry["path"] = _normalised(path)
-            entry["linkname"] = _link_of(kind, link)
-            real_size, segments, mapped = size, [(0, size)], False
-            if kind is EntryType.FILE and flag == b"S":
-                if known.sparse:
-                    raise _Bad(Fault.SPARSE)
-                real_size, segments = _old_sparse(header)
-            elif known.sparse:
-                real_size, mapped, segments = _pax_sparse(known.sparse)
+            entry = replace(entry, path=_normalised(path), linkname=_link_of(kind, link))
+            layout = _layout(header, flag, size, known.sparse)
         except _Bad as bad:
             fail(bad.fault)
-        self.entries.rows.append(Entry(**entry, size=real_size, xattrs=tuple(known.xattrs)))
         if kind is not EntryType.FILE:
+            self.entries.rows.append(entry)
             return
-        if flag == b"S" and header[482]:
+        self.entries.rows.append(replace(entry, size=layout.real_size))
+        yield from self._file(layout, size)
+
+    def _file(self, layout: _Layout, size: int) -> Generator[None, memoryview, None]:
+        segments = layout.segments
+        if layout.goes_on:
             segments += yield from self._old_sparse_blocks()
-        if mapped:
+        if layout.in_payload:
             segments, used = yield from self._sparse_map(size)
             size -= used
-        _check_segments(segments, real_size, size)
+        _check_segments(segments, layout.real_size, size)
         yield from self._payload(segments, size)
         yield from self._take(-size % _BLOCK)
 
@@ -236,8 +238,8 @@ class Scanner:
             raise _Bad(Fault.NAMES_DIFFER, own)
         return pax or long or own
 
-    def _attributes(self, header: bytes, kind: EntryType, pax: dict[bytes, bytes]) -> dict[str, object]:
-        found: dict[str, object] = {"type": kind, "mode": _number(header[100:108]) & 0o7777}
+    def _attributes(self, header: bytes, kind: EntryType, pax: dict[bytes, bytes]) -> Entry:
+        mode, found, device = _number(header[100:108]) & 0o7777, {}, (0, 0)
         for key, start, end in ((b"uid", 108, 116), (b"gid", 116, 124), (b"mtime", 136, 148)):
             value = _number(header[start:end])
             said = pax.get(key, self._common.get(key)) if key in pax else self._common.get(key)
@@ -245,13 +247,14 @@ class Scanner:
                 value = _seconds(said) if key == b"mtime" else int(said)
             if key != b"mtime" and not 0 <= value <= _MAX_ID:
                 raise _Bad(Fault.ID_RANGE)
-            found[key.decode()] = value
+            found[key] = value
         if kind in (EntryType.CHAR, EntryType.BLOCK) and header[257:262] == b"ustar":
             major, minor = _number(header[329:337]), _number(header[337:345])
             if not (0 <= major <= 0xFFF and 0 <= minor <= 0xFFFFF):
                 raise _Bad(Fault.DEVICE_RANGE)
-            found["device"] = (major, minor)
-        return found
+            device = (major, minor)
+        uid, gid, mtime = (found[key] for key in _TIMES_AND_IDS)
+        return Entry(b"", kind, mode, uid, gid, mtime, device=device, xattrs=tuple(self._extended.xattrs))
 
     # --- sparse maps that stand in the payload
 
@@ -291,7 +294,13 @@ class Scanner:
                 yield from self._more()
                 take = min(length - done, len(self._chunk))
                 left -= take
-                span = (entry, self._fed - len(self._chunk), take, offset + done, flags | (0 if left else _LAST))
+                span = (
+                    entry,
+                    self._fed - len(self._chunk),
+                    take,
+                    offset + done,
+                    flags | (0 if left else _LAST),
+                )
                 self.spans.append(span)
                 yield from self._take(take)
                 done += take
@@ -492,8 +501,33 @@ def _old_segments(items: bytes, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def _pax_sparse(records: list[tuple[bytes, bytes]]) -> tuple[int, bool, list[tuple[int, int]]]:
-    """The real size, whether the map stands in the payload (1.0), and the map where it does not (0.0, 0.1)."""
+@dataclass(slots=True)
+class _Layout:
+    """Where the stored bytes of a file belong.
+
+    Attributes:
+        real_size: of the file, with its holes.
+        segments: (offset, length) of what is stored, as far as the headers say.
+        goes_on: GNU's extension blocks follow the header.
+        in_payload: the map stands in the payload (1.0).
+    """
+
+    real_size: int
+    segments: list[tuple[int, int]]
+    goes_on: bool = False
+    in_payload: bool = False
+
+
+def _layout(header: bytes, flag: bytes, size: int, records: list[tuple[bytes, bytes]]) -> _Layout:
+    if flag == b"S":
+        if records:
+            raise _Bad(Fault.SPARSE)
+        real_size, segments = _old_sparse(header)
+        return _Layout(real_size, segments, goes_on=bool(header[482]))
+    return _pax_sparse(records) if records else _Layout(size, [(0, size)])
+
+
+def _pax_sparse(records: list[tuple[bytes, bytes]]) -> _Layout:
     last = dict(records)
     sizes = [int(value) for key, value in records if key in (b"size", b"realsize")]
     offsets = [int(value) for key, value in records if key == b"offset"]
@@ -503,7 +537,7 @@ def _pax_sparse(records: list[tuple[bytes, bytes]]) -> tuple[int, bool, list[tup
     if b"major" in last or b"minor" in last:
         if (int(last.get(b"major", 0)), int(last.get(b"minor", 0))) != (1, 0) or offsets or b"map" in last:
             raise _Bad(Fault.SPARSE)
-        return sizes[-1], True, []
+        return _Layout(sizes[-1], [], in_payload=True)
     if b"map" in last:
         numbers = [int(number) for number in last[b"map"].split(b",") if number]
         offsets, lengths = numbers[::2], numbers[1::2]
@@ -511,7 +545,7 @@ def _pax_sparse(records: list[tuple[bytes, bytes]]) -> tuple[int, bool, list[tup
         raise _Bad(Fault.SPARSE)
     if b"numblocks" in last and int(last[b"numblocks"]) != len(offsets):
         raise _Bad(Fault.SPARSE)
-    return sizes[-1], False, list(zip(offsets, lengths, strict=True))
+    return _Layout(sizes[-1], list(zip(offsets, lengths, strict=True)))
 
 
 def _lines_of_numbers(text: bytes) -> list[int] | None:

@@ -7,17 +7,17 @@ import os
 import shutil
 
 
-def start_writeback(fd: int, offset: int, size: int) -> None:
+def start_writeback(_fd: int, _offset: int, _size: int) -> None:
     """Does nothing: the kernel writes back in its own time."""
 
 
-def sync_filesystem(fd: int) -> int:
+def sync_filesystem(_fd: int) -> int:
     """Waits until every filesystem is on its disk."""
     os.sync()
     return 0
 
 
-def exchange(old_dir: int, old: bytes, new_dir: int, new: bytes) -> int:
+def exchange(_old_dir: int, _old: bytes, _new_dir: int, _new: bytes) -> int:
     """Says that the filesystem cannot swap names."""
     return errno.ENOSYS
 

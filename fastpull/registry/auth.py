@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _MAX_TOKEN_BODY = 1 << 20
 _DEFAULT_LIFETIME_SECONDS = 60.0
-_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_SCHEME = re.compile(rf"\s*,*\s*({_TOKEN})(?:\s+|$)")
-_PARAMETER = re.compile(rf"\s*,*\s*({_TOKEN})\s*=\s*(?:({_TOKEN})|\"((?:[^\"\\]|\\.)*)\")")
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110's token
+_SCHEME = re.compile(rf"\s*,*\s*({_WORD})(?:\s+|$)")
+_PARAMETER = re.compile(rf"\s*,*\s*({_WORD})\s*=\s*(?:({_WORD})|\"((?:[^\"\\]|\\.)*)\")")
 
 
 @dataclass(frozen=True, slots=True)

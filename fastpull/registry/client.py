@@ -41,6 +41,7 @@ _EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signe
 _MAX_REDIRECTS = 10
 _MAX_CHALLENGES = 2
 
+
 @dataclass(frozen=True, slots=True)
 class ManifestAnswer:
     """A manifest as it came.
@@ -150,7 +151,9 @@ class RegistryClient:
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
     @asynccontextmanager
-    async def open_range(self, repository: str, descriptor: Descriptor, start: int, stop: int) -> AsyncIterator[BlobBody]:
+    async def open_range(
+        self, repository: str, descriptor: Descriptor, start: int, stop: int
+    ) -> AsyncIterator[BlobBody]:
         """Asks for the bytes ``[start, stop)`` of a blob, once.
 
         Where the registry redirects to is remembered, and asked directly from then on, until it refuses.
@@ -217,7 +220,7 @@ class RegistryClient:
 
     @asynccontextmanager
     async def _exchange(self, url: URL, repository: str, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
-        """Sends a GET, and follows redirects and challenges; the registry's authorization goes to the registry alone."""
+        """Sends a GET, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
         scope = f"repository:{repository}:pull"
         registry = await self._base_url()
         redirects = challenges = 0

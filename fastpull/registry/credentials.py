@@ -65,7 +65,13 @@ def find_credentials(registry: str) -> Credentials | None:
 def _keys(registry: str) -> tuple[str, ...]:
     if registry == DOCKER_HUB:
         return (_DOCKER_HUB_KEY, "index.docker.io", DOCKER_HUB, "registry-1.docker.io")
-    return (registry, f"https://{registry}", f"http://{registry}", f"https://{registry}/", f"https://{registry}/v2/")
+    return (
+        registry,
+        f"https://{registry}",
+        f"http://{registry}",
+        f"https://{registry}/",
+        f"https://{registry}/v2/",
+    )
 
 
 def _credentials(entry: Document, origin: str) -> Credentials | None:

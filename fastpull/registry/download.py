@@ -1,4 +1,4 @@
-"""Downloading one blob: ranges over several connections, repeated where they fail, into a file that is written anywhere.
+"""Downloading one blob: ranges over several connections, again where they fail, into a file written in any order.
 
 The first range goes alone: its answer tells where the blob is and whether the host knows ranges. Then as many run side
 by side as the host's lanes allow, the lowest bytes first.
@@ -42,7 +42,7 @@ class Target(Protocol):
         """Writes consecutive pieces; blocks."""
 
 
-class _RangesIgnored(Exception):  # noqa: N818  # no error, but an answer
+class _RangesIgnored(Exception):
     """A host that knew ranges before has sent the whole blob."""
 
 
@@ -149,9 +149,7 @@ class Download:
             turn.release()
 
     async def _stream(self, stretch: _Stretch, alone: bool) -> None:
-        async with self._client.open_range(
-            self._repository, self._descriptor, stretch.start, stretch.stop
-        ) as body:
+        async with self._client.open_range(self._repository, self._descriptor, stretch.start, stretch.stop) as body:
             gaps = [(stretch.start, body.stop)]
             if body.is_whole:
                 if not alone:
@@ -171,7 +169,9 @@ class Download:
                     stretch.start = max(stretch.start, at)
                     self._lanes.received(len(piece))
             if at < body.stop:
-                raise TransportError(body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes")
+                raise TransportError(
+                    body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes"
+                )
 
 
 def clipped(offset: int, piece: bytes, gaps: Iterable[Span]) -> Iterator[tuple[int, bytes]]:

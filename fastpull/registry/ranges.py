@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 MIB = 1 << 20
 FIRST_RANGE = 8 * MIB
-"""The size of the first range of a blob, which also tells whether the host knows ranges and where the blob really is."""
+"""The size of the first range of a blob, which also tells whether the host knows ranges, and where the blob is."""
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 
@@ -51,7 +51,7 @@ class RangePlan:
     def take(self, size: int) -> tuple[int, int] | None:
         """The next range ``(start, stop)`` of at most ``size`` bytes; None when all were taken.
 
-        A range ends at a multiple of 1 MiB where it can, and a rest that would be under half of ``size`` is taken along.
+        A range ends at a multiple of 1 MiB where it can; a rest that would be under half of ``size`` is taken along.
         """
         if not self._gaps:
             return None

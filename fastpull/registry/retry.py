@@ -36,7 +36,7 @@ class Backoff:
     max_seconds: float = 15.0
 
     def pause_seconds(self, attempt: int) -> float:
-        """The pause after failed attempt number ``attempt``, counted from 1: up to 0.5 s, 1 s, 2 s, …"""
+        """The pause after failed attempt number ``attempt``, counted from 1: up to 0.5 s, 1 s, 2 s and so on."""
         ceiling = min(self.max_seconds, self.first_seconds * 2.0 ** (attempt - 1))
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311  # spreads clients, keeps no secret
 

@@ -11,7 +11,7 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
 import aiohttp
@@ -50,7 +50,7 @@ class Gates:
 
     async def passed(self, host: str) -> None:
         """Waits until the host may be asked again."""
-        while (seconds := self.remaining_seconds(host)) > 0:
+        while (seconds := self.remaining_seconds(host)) > 0:  # noqa: ASYNC110  # it may have been closed again
             await asyncio.sleep(seconds)
 
 
@@ -61,7 +61,12 @@ class _GatedConnector(aiohttp.TCPConnector):
         super().__init__(limit=0, ssl=tls, keepalive_timeout=30.0, ttl_dns_cache=60)
         self._gates = gates
 
-    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
+    async def connect(  # aiohttp's
+        self,
+        req: ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's
+    ) -> Connection:
         connection = await super().connect(req, traces, timeout)
         try:
             await self._gates.passed(host_of(req.url))
@@ -195,15 +200,15 @@ def shown(url: URL) -> str:
 
 def proxy_of(url: URL) -> URL | None:
     """The proxy that the environment names for a URL (``https_proxy``, ``http_proxy``, ``all_proxy``, ``no_proxy``)."""
-    if urllib.request.proxy_bypass_environment(host_of(url)) or urllib.request.proxy_bypass_environment(url.host or ""):
+    proxies = urllib.request.getproxies()
+    if urllib.request.proxy_bypass(host_of(url)) or urllib.request.proxy_bypass(url.host or ""):
         return None
-    proxies = urllib.request.getproxies_environment()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     return URL(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
 
 
 @contextlib.contextmanager
-def _foreign_errors(url: URL):  # noqa: ANN202  # the type of a context manager says nothing here
+def _foreign_errors(url: URL) -> Iterator[None]:
     host = host_of(url)
 
     def certificate(error: BaseException) -> TransportError:

@@ -56,7 +56,7 @@ class Sink(Protocol):
             OutputExists, OutputError: it is clear already that the destination cannot be made.
         """
 
-    def layer(self, number: int, entries: EntryTable, wanted: bytes | None) -> LayerWriter:
+    def layer(self, number: int, entries: EntryTable, wanted: bytearray | None) -> LayerWriter:
         """Begins a layer; once more for a layer that has to be read again, whose payload so far is forgotten.
 
         Args:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidSetting
-from fastpull.sinks.base import Sink
 from fastpull.sinks.directory import Directory
-from fastpull.sinks.ownership import OwnerName
+
+if TYPE_CHECKING:
+    from fastpull.sinks.base import Sink
+    from fastpull.sinks.ownership import OwnerName
 
 _FILES = {".sqsh": "squashfs", ".squashfs": "squashfs", ".sqfs": "squashfs", ".tar": "tar"}
 

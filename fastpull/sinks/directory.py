@@ -19,7 +19,7 @@ from fastpull.layers.tree import Directory as TreeDirectory
 from fastpull.layers.tree import Origin, Tree
 from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.base import SinkReport
-from fastpull.sinks.ownership import SPECIAL_BITS, Ownership, OwnerName
+from fastpull.sinks.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
 from fastpull.sinks.staging import Staging, output_errors
 
@@ -44,9 +44,7 @@ class Directory:
     Spec: image-spec layer.md, Applying Changesets.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, force: bool = False, owner: OwnerName | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, force: bool = False, owner: OwnerName | None = None) -> None:
         self.path = os.fspath(path)
         self._ownership = Ownership.named(owner or ("keep" if os.geteuid() == 0 else "me"))
         self._staging = Staging(path, force)
@@ -61,7 +59,7 @@ class Directory:
         self._sync = sync
         self._staging.create()
 
-    def layer(self, number: int, entries: EntryTable, wanted: bytes | None) -> _LayerFiles:
+    def layer(self, number: int, entries: EntryTable, wanted: bytearray | None) -> _LayerFiles:
         """See `fastpull.sinks.base.Sink`."""
         if number in self._writers:
             self._writers[number].discard()
@@ -87,7 +85,7 @@ class _LayerFiles:
     """The files of one layer."""
 
     def __init__(
-        self, staging: Staging, ownership: Ownership, number: int, entries: EntryTable, wanted: bytes | None
+        self, staging: Staging, ownership: Ownership, number: int, entries: EntryTable, wanted: bytearray | None
     ) -> None:
         self._staging = staging
         self._number = number

@@ -94,6 +94,7 @@ class BlobReader(io.RawIOBase):
         self.position = 0
 
     def readable(self) -> bool:
+        """As every raw stream says."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what every caller passes

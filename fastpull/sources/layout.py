@@ -104,9 +104,7 @@ class LayoutSource:
     async def resolve(self, platform: Platform) -> Image:
         """See `fastpull.sources.base.Source`."""
         name = str(self._reference)
-        if not os.path.isdir(self._reference.path):
-            raise NotFound("such directory", self._reference.path)
-        self._check_version()
+        self._check_layout()
         if self._reference.digest is not None:
             top = checked(self._read(self._reference.digest), self._reference.digest, name)
             return await resolve_image(name, top, platform, self._fetch)
@@ -147,7 +145,9 @@ class LayoutSource:
             raise InvalidReference(str(self._reference), f"several images, choose one of {', '.join(names)}")
         return found
 
-    def _check_version(self) -> None:
+    def _check_layout(self) -> None:
+        if not os.path.isdir(self._reference.path):
+            raise NotFound("layout", self._reference.path, "It is no directory")
         path = os.path.join(self._reference.path, "oci-layout")
         version = JsonDocument.parse(self._read_file("oci-layout"), path).text("imageLayoutVersion")
         if not version.startswith("1."):

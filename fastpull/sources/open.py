@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidReference
 from fastpull.oci.reference import Reference
-from fastpull.sources.base import Source
 from fastpull.sources.layout import LayoutReference, LayoutSource
+
+if TYPE_CHECKING:
+    from fastpull.sources.base import Source
 
 _LATER = ("oci-archive", "docker-archive", "docker-daemon", "containers-storage", "dir")
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from fastpull.cache.refs import Ref
 from fastpull.errors import SizeMismatch
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
+from fastpull.progress import OnEvent, Waiting
 from fastpull.registry.download import Download
 from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import Aborted, Budget, in_thread
@@ -40,12 +42,14 @@ class Means:
         executor: for blocking calls on files.
         budget: of memory.
         sync: whether blobs are on their disk before they appear.
+        on_event: told what happens.
     """
 
     store: Store
     executor: Executor
     budget: Budget
     sync: bool
+    on_event: OnEvent
 
 
 class _Cached:
@@ -119,7 +123,10 @@ class RegistrySource:
         else:
             answer = await self._client.manifest(reference.repository, reference.version)
             top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
-        return await resolve_image(str(reference), top, platform, self._fetch)
+        image = await resolve_image(str(reference), top, platform, self._fetch)
+        ref = Ref.now(str(reference), str(image.platform), image.digest)
+        await in_thread(self._means.executor, ref.keep, self._means.store)
+        return image
 
     async def _fetch(self, descriptor: Descriptor) -> Document:
         subject = f"{descriptor.digest} of {self._reference}"
@@ -163,7 +170,9 @@ class RegistrySource:
         cached = await self._find(descriptor)
         if cached is None:
             lock = self._means.store.lock(descriptor.digest)
-            await lock.acquire()
+            if not lock.try_acquire():
+                self._means.on_event(Waiting(str(self._reference), descriptor.digest))
+                await lock.acquire()
             try:
                 cached = await self._find(descriptor)  # published while we waited
                 if cached is None:

@@ -1,0 +1,7 @@
+"""The ``fastpull`` command: one module per verb, made of fastpull's public names only."""
+
+from __future__ import annotations
+
+from fastpull.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,43 @@
+"""Arguments that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+
+import fastpull
+
+SOURCE_HELP = "REF or docker://REF (also enroot's REGISTRY#IMAGE), or oci:DIR[:TAG|@DIGEST]"
+
+
+def add_client_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every verb takes that talks to sources."""
+    add_cache_argument(parser)
+    parser.add_argument("--platform", metavar="OS/ARCH[/VARIANT]", help="of the image; by default this machine's")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        default=None,
+        help="accept unverified certificates and plain http; loopback addresses may always speak http",
+    )
+    parser.add_argument("--connections", metavar="N", help="at most so many to one host (16)")
+    parser.add_argument("--memory", metavar="SIZE", help="for all buffers together, such as 300M (192M)")
+    parser.add_argument("--workers", metavar="N", help="layers unpacked side by side (one per available core)")
+
+
+def add_cache_argument(parser: argparse.ArgumentParser) -> None:
+    """Where the cache is."""
+    parser.add_argument("--cache", metavar="DIR", help="FASTPULL_CACHE, or ~/.cache/fastpull")
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """How to tell what happens."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("-q", "--quiet", action="store_true", help="only errors, and the result on stdout")
+    how.add_argument("--json", action="store_true", help="one event a line on stdout, the result as the last")
+    parser.add_argument("-v", "--verbose", action="store_true", help="tell of retries and of each layer, too")
+
+
+def settings_of(options: argparse.Namespace) -> fastpull.Settings:
+    """The settings that command line and environment make together."""
+    names = ("cache", "workers", "memory", "connections", "insecure", "sync")
+    return fastpull.Settings.load(**{name: getattr(options, name, None) for name in names})

@@ -1,0 +1,148 @@
+"""``fastpull cache``: looking after the cache."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fastpull
+from fastpull.cli.arguments import add_cache_argument
+from fastpull.cli.words import age_of, plain, size_of
+from fastpull.errors import IntegrityError
+
+_EPILOG = """\
+examples:
+  fastpull cache ls                                  images, the last used first
+  fastpull cache ls --blobs                          layers, configs and manifests
+  fastpull cache du
+  fastpull cache gc --max-size 200G --max-age 30d    for a nightly job
+  fastpull cache verify                              read and hash everything
+  fastpull cache rm debian:12
+
+All of these are safe beside running pulls.
+"""
+
+
+def add_verb(verbs: Any) -> None:
+    """Adds the verb and its own verbs to the command."""
+    parser = verbs.add_parser(
+        "cache",
+        help="look after the cache",
+        description="Looks after the cache.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
+        action: argparse.ArgumentParser = actions.add_parser(name, help=words, description=words.capitalize() + ".")
+        add_cache_argument(action)
+        action.add_argument("--json", action="store_true", help="for machines")
+        action.set_defaults(run=run)
+        return action
+
+    listing = add("ls", _ls, "list the images that are here")
+    listing.add_argument("--blobs", action="store_true", help="list blobs instead")
+    add("du", _du, "tell what the cache takes on the disk")
+    collecting = add("gc", _gc, "remove leftovers, and blobs by age and size, the longest unused first")
+    collecting.add_argument("--max-size", metavar="SIZE", help="leave at most so much, such as 200G")
+    collecting.add_argument("--max-age", metavar="AGE", help="remove what was not used for so long, such as 30d")
+    verifying = add("verify", _verify, "read and hash everything, and take out what is damaged")
+    removing = add("rm", _rm, "remove images by reference, or blobs by digest")
+    removing.add_argument("names", metavar="NAME", nargs="+", help="a reference or a digest")
+    for action in (collecting, verifying, removing):
+        action.add_argument("-n", "--dry-run", action="store_true", help="change nothing, only tell")
+
+
+def _ls(options: argparse.Namespace) -> int:
+    cache = fastpull.Cache(options.cache)
+    if options.blobs:
+        blobs = cache.blobs()
+        rows = [(str(blob.digest), size_of(blob.size), age_of(blob.last_used)) for blob in blobs]
+        _show(options, blobs, ("DIGEST", "SIZE", "LAST USED"), rows)
+        return 0
+    images = cache.images()
+    lines = [
+        (
+            image.reference,
+            image.platform,
+            image.digest.short,
+            size_of(image.size),
+            "complete" if image.present == image.size else f"{size_of(image.present)} here",
+            age_of(image.last_used),
+        )
+        for image in images
+    ]
+    _show(options, images, ("REFERENCE", "PLATFORM", "DIGEST", "SIZE", "STATE", "LAST USED"), lines)
+    return 0
+
+
+def _du(options: argparse.Namespace) -> int:
+    cache = fastpull.Cache(options.cache)
+    usage = cache.usage()
+    rows = [
+        ("blobs", str(usage.blobs), size_of(usage.blob_bytes)),
+        ("unfinished blobs", str(usage.partial), size_of(usage.partial_bytes)),
+        ("indexes", "", size_of(usage.index_bytes)),
+        ("trash", "", size_of(usage.trash_bytes)),
+        ("total", "", size_of(usage.total_bytes)),
+    ]
+    _show(options, {"root": cache.root, **plain(usage)}, ("WHAT", "NUMBER", "SIZE"), rows)
+    return 0
+
+
+def _gc(options: argparse.Namespace) -> int:
+    removed = fastpull.Cache(options.cache).collect(
+        max_size=fastpull.parse_size(options.max_size) if options.max_size else None,
+        max_age_seconds=fastpull.parse_age(options.max_age) if options.max_age else None,
+        dry_run=options.dry_run,
+    )
+    _tell_removed(options, removed)
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    found = fastpull.Cache(options.cache).verify(dry_run=options.dry_run)
+    for digest in found.corrupt:
+        print(f"fastpull: damaged: {digest}", file=sys.stderr)
+    for digest in found.corrupt_indexes:
+        print(f"fastpull: damaged index of: {digest}", file=sys.stderr)
+    damaged = len(found.corrupt) + len(found.corrupt_indexes)
+    if options.json:
+        print(json.dumps(plain(found)))
+    else:
+        done = "would be taken out" if options.dry_run else "taken out"
+        print(f"{found.blobs} blobs, {size_of(found.size)}: {f'{damaged} damaged, {done}' if damaged else 'all sound'}")
+    return IntegrityError.exit_code if damaged else 0
+
+
+def _rm(options: argparse.Namespace) -> int:
+    cache = fastpull.Cache(options.cache)
+    removed = fastpull.Removed()
+    for name in options.names:
+        one = cache.remove(name, dry_run=options.dry_run)
+        removed.blobs += one.blobs
+        removed.freed_bytes += one.freed_bytes
+    _tell_removed(options, removed)
+    return 0
+
+
+def _tell_removed(options: argparse.Namespace, removed: fastpull.Removed) -> None:
+    if options.json:
+        print(json.dumps(plain(removed)))
+        return
+    for blob in removed.blobs:
+        print(f"{blob.digest}  {size_of(blob.size):>10}")
+    print(f"{'would free' if options.dry_run else 'freed'} {size_of(removed.freed_bytes)}", file=sys.stderr)
+
+
+def _show(options: argparse.Namespace, value: object, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    if options.json:
+        print(json.dumps(plain(value)))
+        return
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,77 @@
+"""``fastpull inspect``: what an image is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import fastpull
+from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, settings_of
+from fastpull.cli.running import run
+from fastpull.cli.words import image_summary, size_of
+
+_EPILOG = """\
+examples:
+  fastpull inspect debian:12
+  fastpull inspect --json nvcr.io/nvidia/pytorch:24.01-py3 | jq .layers
+  fastpull inspect --raw oci:layout:v1 | sha256sum
+"""
+
+
+def add_verb(verbs: Any) -> None:
+    """Adds the verb to the command."""
+    parser = verbs.add_parser(
+        "inspect",
+        help="show manifest, config and layers",
+        description="Shows what an image is, without fetching its layers.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--json", action="store_true", help="everything, as one JSON object")
+    what.add_argument("--raw", action="store_true", help="the manifest's own bytes")
+    what.add_argument("--config", action="store_true", help="the config's own bytes")
+    add_client_arguments(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    image = run(_resolve(options, settings_of(options)))
+    if options.raw or options.config:
+        sys.stdout.buffer.write(image.manifest.raw if options.raw else image.config.raw)
+    elif options.json:
+        print(json.dumps(image_summary(image), indent=2))
+    else:
+        print(_words(image))
+    return 0
+
+
+async def _resolve(options: argparse.Namespace, settings: fastpull.Settings) -> fastpull.Image:
+    async with fastpull.Client(settings) as client:
+        return await client.resolve(options.source, options.platform)
+
+
+def _words(image: fastpull.Image) -> str:
+    config = image.config
+    facts = {
+        "Source": image.source,
+        "Digest": str(image.digest),
+        "Platform": str(image.platform),
+        "Created": config.created or "",
+        "Size": f"{size_of(image.size)} in {len(image.layers)} layers",
+        "User": config.user,
+        "Working dir": config.working_dir,
+        "Entrypoint": " ".join(map(repr, config.entrypoint)),
+        "Cmd": " ".join(map(repr, config.cmd)),
+    }
+    lines = [f"{name + ':':13}{value}" for name, value in facts.items() if value]
+    lines += [f"{'Env:' if not number else '':13}{value}" for number, value in enumerate(config.env)]
+    lines += [f"{'Labels:' if not n else '':13}{key}={value}" for n, (key, value) in enumerate(config.labels)]
+    lines += [
+        f"{'Layers:' if not number else '':13}{layer.blob.digest}  {size_of(layer.blob.size):>10}"
+        for number, layer in enumerate(image.layers)
+    ]
+    return "\n".join(lines)

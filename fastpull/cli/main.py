@@ -1,0 +1,69 @@
+"""The command's entry: arguments, errors, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import fastpull
+from fastpull.cli import cache_cmd, demo_cmd, inspect_cmd, pull_cmd, warm_cmd
+from fastpull.cli.running import INTERRUPTED, Interrupted
+from fastpull.errors import FastpullError, InvalidInput
+
+_DESCRIPTION = "Turns container images into root filesystems, in one pass, without root and without a daemon."
+_EPILOG = """\
+examples:
+  fastpull pull debian:12 -o rootfs/                       from Docker Hub into a directory
+  fastpull pull docker://nvcr.io/nvidia/pytorch:24.01-py3 -o pytorch/
+  fastpull pull oci:layout:v1 -o rootfs/                   from an OCI layout on the disk
+  fastpull warm -f images.txt --jobs 4                     into the cache only
+  fastpull inspect quay.io/fedora/fedora:41                what is it?
+  fastpull cache ls                                        what is here?
+  fastpull demo                                            see it work, without a network
+
+exit codes:
+  0 done            3 invalid input       10 no connection     11 unusable answer    12 access denied
+  20 wrong bytes    21 no image           22 corrupt layer     23 malformed tar      24 refused by the layer rules
+  30 cache          31 output             130 interrupted      1 anything else
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a wrong command line with the exit code of invalid input."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(InvalidInput.exit_code, f"{self.prog}: error: {message}\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser with all verbs."""
+    parser = _Parser(
+        "fastpull", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"fastpull {fastpull.__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for module in (pull_cmd, warm_cmd, inspect_cmd, cache_cmd, demo_cmd):
+        module.add_verb(verbs)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    options = make_parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except Interrupted:
+        print("fastpull: interrupted; what was downloaded stays in the cache", file=sys.stderr)
+        return INTERRUPTED
+    except FastpullError as error:
+        print(f"fastpull: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
+    return code

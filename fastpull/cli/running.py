@@ -1,0 +1,53 @@
+"""Running a coroutine from the command line: uvloop, and signals that end it cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+INTERRUPTED = 130
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM came, and everything was cleaned up."""
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs to the end, or until SIGINT or SIGTERM. A second signal does not wait for the cleaning up.
+
+    Raises:
+        Interrupted: a signal came.
+    """
+    import uvloop  # noqa: PLC0415  # only who runs something has to load it
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_until_signal(work))
+
+
+async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.create_task(work)
+    signals: list[int] = []
+
+    def stop(number: int) -> None:
+        if signals:
+            os._exit(INTERRUPTED)
+        signals.append(number)
+        if sys.stderr.isatty():
+            print("\nfastpull: stopping (once more to leave at once)", file=sys.stderr)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if signals:
+            raise Interrupted from None
+        raise

@@ -1,0 +1,82 @@
+"""``fastpull warm``: images come into the cache."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import fastpull
+from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, add_output_arguments, settings_of
+from fastpull.cli.console import Console, console_for
+from fastpull.cli.running import run
+from fastpull.errors import InvalidSetting
+
+_EPILOG = """\
+examples:
+  fastpull warm debian:12 quay.io/fedora/fedora:41
+  fastpull warm -f images.txt --jobs 8 --cache /shared/fastpull
+  squeue-images | fastpull warm -f -
+
+A file has one source a line; empty lines and those that begin with # do not count.
+If some images fail, the others are warmed all the same, and the exit code is that of the first failure.
+"""
+
+
+def add_verb(verbs: Any) -> None:
+    """Adds the verb to the command."""
+    parser = verbs.add_parser(
+        "warm",
+        help="bring images into the cache",
+        description="Brings images into the cache, verified. Prints digest and source of each.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("sources", metavar="SOURCE", nargs="*", help=SOURCE_HELP)
+    parser.add_argument(
+        "-f", "--file", metavar="FILE", action="append", default=[], help="read sources from a file, - is stdin"
+    )
+    parser.add_argument("--jobs", metavar="N", type=int, default=4, help="images side by side (4)")
+    parser.add_argument(
+        "--sync", action="store_true", default=None, help="have the cache on its disk before blobs appear"
+    )
+    add_client_arguments(parser)
+    add_output_arguments(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.jobs < 1:
+        raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
+    sources = [*options.sources, *(source for path in options.file for source in _read(path))]
+    if not sources:
+        raise InvalidSetting("", "no source to warm the cache with")
+    settings = settings_of(options)
+    with console_for(options) as console:
+        reports = run(_warm(sources, options, settings, console))
+    for report in reports:
+        if report.error is not None:
+            console.failure(report.error)
+        elif report.image is not None:
+            console.result(report, "", f"{report.image.digest} {report.source}")
+    return next((report.error.exit_code for report in reports if report.error is not None), 0)
+
+
+async def _warm(
+    sources: list[str], options: argparse.Namespace, settings: fastpull.Settings, console: Console
+) -> list[fastpull.WarmReport]:
+    async with fastpull.Client(settings, on_event=console.on_event) as client:
+        return await client.warm(sources, jobs=options.jobs, platform=options.platform)
+
+
+def _read(path: str) -> list[str]:
+    try:
+        if path == "-":
+            text = sys.stdin.read()
+        else:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSetting(path, f"cannot read the list of sources ({error})") from error
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
