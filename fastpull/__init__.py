@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
     from fastpull.config import Settings, parse_age, parse_size
+    from fastpull.engine import PullReport
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
     from fastpull.oci.image import Image, ImageConfig, Layer
     from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
-    from fastpull.pull import PullReport
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
@@ -49,7 +49,7 @@ _HOMES = {
     "Layer": "fastpull.oci.image",
     "Manifest": "fastpull.oci.manifest",
     "Platform": "fastpull.oci.platform",
-    "PullReport": "fastpull.pull",
+    "PullReport": "fastpull.engine",
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.care",
     "Settings": "fastpull.config",

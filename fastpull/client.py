@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 from fastpull.cache.store import Store
 from fastpull.config import Settings
+from fastpull.engine import Pull, PullReport, Workshop, warm_image
 from fastpull.errors import FastpullError
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
 from fastpull.progress import OnEvent, Resolved, Retrying, ignore
-from fastpull.pull import Pull, PullReport, Workshop, warm_image
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.credentials import find_credentials
 from fastpull.registry.transport import Transport
@@ -24,6 +24,7 @@ from fastpull.sinks.choose import sink_for
 from fastpull.sources.open import open_source
 from fastpull.sources.registry import Means, RegistrySource
 from fastpull.tasks import Budget, Turns, in_thread, task_group
+from fastpull.unpack import LAYER_COST
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -81,12 +82,14 @@ class Client:
         settings = self.settings
         async with contextlib.AsyncExitStack() as stack:
             files = stack.enter_context(ThreadPoolExecutor(_FILE_THREADS, "fastpull-files"))
-            workers = stack.enter_context(ThreadPoolExecutor(settings.workers, "fastpull-layer"))
+            # layers wait for downloads, so what they hold must never be what a download waits for: each has its part
+            layers = max(1, min(settings.workers, settings.memory // 2 // LAYER_COST))
+            budget = Budget(settings.memory - layers * LAYER_COST)
+            workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
             store = await in_thread(files, Store, settings.cache)
-            budget = Budget(settings.memory)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
-            self._workshop = Workshop(store, files, workers, Turns(settings.workers), budget, self._on_event)
+            self._workshop = Workshop(store, files, workers, Turns(layers), self._on_event)
             self._exit = stack.pop_all()
         return self
 

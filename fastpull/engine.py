@@ -1,37 +1,268 @@
-"""The tar stage: the native one, or its Python reference where ``FASTPULL_NO_EXTENSIONS=1`` asks for it.
+"""The engine: the one place where source, cache, layers and sink meet.
 
-There is no silent fallback: without that variable a missing extension is an ImportError, because the reference is made
-to be read and compared with, not to be fast.
+::
+
+    one task per layer:   open blob ─> turn ─> unpack on a thread ─> accept blob, keep index
+    all layers are in:    merge ─> sink.commit ─> published
 """
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
-if TYPE_CHECKING or os.environ.get("FASTPULL_NO_EXTENSIONS") != "1":
-    from fastpull._native import (
-        EntryTable,
-        FileWriter,
-        Scanner,
-        Spans,
-        exchange,
-        remove_tree,
-        start_writeback,
-        sync_filesystem,
-    )
-else:
-    from fastpull.reference.files import FileWriter
-    from fastpull.reference.scanner import EntryTable, Scanner, Spans
-    from fastpull.reference.system import exchange, remove_tree, start_writeback, sync_filesystem
+from fastpull.errors import DigestMismatch, SizeMismatch
+from fastpull.layers.index import LayerIndex
+from fastpull.layers.merge import merge
+from fastpull.progress import Committing, LayerDone, LayerProgress, OnEvent, Warned
+from fastpull.tasks import Turns, in_thread, task_group
+from fastpull.unpack import LayerWork
 
-__all__ = [
-    "EntryTable",
-    "FileWriter",
-    "Scanner",
-    "Spans",
-    "exchange",
-    "remove_tree",
-    "start_writeback",
-    "sync_filesystem",
-]
+if TYPE_CHECKING:
+    from fastpull.cache.store import Store
+    from fastpull.layers.tree import Tree
+    from fastpull.oci.image import Image
+    from fastpull.sinks.base import Sink, SinkReport
+    from fastpull.sources.base import Blob, Source
+
+T = TypeVar("T")
+
+_TICK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What all pulls of a client share.
+
+    Attributes:
+        store: the cache.
+        files: for blocking calls on files, which do not wait for bytes to come.
+        workers: for layers, one thread each.
+        turns: as many as there are workers.
+        on_event: told what happens.
+    """
+
+    store: Store
+    files: Executor
+    workers: Executor
+    turns: Turns
+    on_event: OnEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PullReport:
+    """What a pull did.
+
+    Attributes:
+        image: that was pulled.
+        output: what the sink made.
+        entries: of all layers.
+        unpacked: uncompressed bytes of all layers.
+        cached_layers: of which nothing was downloaded.
+        layers_seconds: until all layers were unpacked and verified.
+        merge_seconds, commit_seconds: of what came after.
+    """
+
+    image: Image
+    output: SinkReport
+    entries: int
+    unpacked: int
+    cached_layers: int
+    layers_seconds: float
+    merge_seconds: float
+    commit_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """From the resolved image to the published output."""
+        return self.layers_seconds + self.merge_seconds + self.commit_seconds
+
+
+class Pull:
+    """One image on its way into one sink.
+
+    Args:
+        image: with its layers.
+        source: that gives the blobs.
+        sink: begun already.
+        workshop: to work in.
+    """
+
+    def __init__(self, image: Image, source: Source, sink: Sink, workshop: Workshop) -> None:
+        self._image = image
+        self._sink = sink
+        self._workshop = workshop
+        self._blobs = _Blobs(image, source, workshop)
+
+    async def run(self) -> PullReport:
+        """Does it all.
+
+        Raises:
+            FastpullError: whatever went wrong; the sink is to be aborted then.
+        """
+        started = time.monotonic()
+        hints = await self._in_files(self._known_indexes)
+        indexes = await self._unpack(hints)
+        if hints is not None and any(index.columns != hint.columns for index, hint in zip(indexes, hints, strict=True)):
+            # an index in the cache was not that of its layer: what it called dead may live
+            for index in indexes:
+                await self._in_files(self._workshop.store.remove_index, index.blob)
+            indexes = await self._unpack(None)
+        unpacked = time.monotonic()
+        tree = await self._in_files(merge, indexes)
+        merged = time.monotonic()
+        entries = sum(map(len, indexes))
+        self._workshop.on_event(Committing(self._image.source, entries))
+        output = await self._in_files(self._sink.commit, tree)
+        self._warn(tree, output)
+        return PullReport(
+            self._image,
+            output,
+            entries,
+            sum(index.size for index in indexes),
+            self._blobs.cached,
+            unpacked - started,
+            merged - unpacked,
+            time.monotonic() - merged,
+        )
+
+    async def _unpack(self, hints: list[LayerIndex] | None) -> list[LayerIndex]:
+        """Unpacks all layers side by side, the largest first."""
+        layers = self._image.layers
+        wanted = await self._in_files(lambda: merge(hints).wanted()) if hints else [None] * len(layers)
+        by_size = sorted(range(len(layers)), key=lambda number: -layers[number].blob.size)
+        async with self._blobs.progress(), task_group() as group:
+            tasks = {
+                number: group.create_task(self._unpack_layer(number, rank, wanted[number]))
+                for rank, number in enumerate(by_size)
+            }
+        return [tasks[number].result() for number in range(len(layers))]
+
+    async def _unpack_layer(self, number: int, rank: int, wanted: bytearray | None) -> LayerIndex:
+        def unpack(work: LayerWork, blob: Blob) -> LayerIndex:
+            return work.unpack(blob, self._sink, wanted)
+
+        index = await self._blobs.use(number, rank, unpack)
+        await self._in_files(self._workshop.store.write_index, index.blob, index.to_bytes())
+        return index
+
+    def _known_indexes(self) -> list[LayerIndex] | None:
+        """The layers' indexes from the cache, if it has them all: they tell what need not be written."""
+        found = []
+        for layer in self._image.layers:
+            content = self._workshop.store.read_index(layer.blob.digest)
+            try:
+                index = LayerIndex.from_bytes(content) if content else None
+            except ValueError:
+                index = None
+            if index is None or (index.blob, index.diff_id) != (layer.blob.digest, layer.diff_id):
+                return None
+            found.append(index)
+        return found
+
+    def _warn(self, tree: Tree, output: SinkReport) -> None:
+        source, on_event = self._image.source, self._workshop.on_event
+        if tree.repeated_count:
+            example = tree.repeated[0].decode(errors="backslashreplace")
+            message = (
+                f"{tree.repeated_count} paths stand in one layer more than once, such as {example!r}; the last counts"
+            )
+            on_event(Warned(source, message))
+        for kind, count in output.left_out.items():
+            on_event(Warned(source, f"{count} {kind} left out"))
+
+    async def _in_files(self, function: Callable[..., T], *args: object) -> T:
+        return await in_thread(self._workshop.files, function, *args)
+
+
+async def warm_image(image: Image, source: Source, workshop: Workshop, rank: int) -> None:
+    """Brings the layers of an image into the cache, verified.
+
+    Args:
+        image: with its layers.
+        source: that gives the blobs.
+        workshop: to work in.
+        rank: of several images at once the lowest gets its connections first.
+    """
+    blobs = _Blobs(image, source, workshop)
+    async with blobs.progress(), task_group() as group:
+        for number in range(len(image.layers)):
+            group.create_task(blobs.use(number, rank, LayerWork.verify))
+
+
+class _Blobs:
+    """The blobs of an image's layers: opened, worked on when it is their turn, and accepted or rejected."""
+
+    def __init__(self, image: Image, source: Source, workshop: Workshop) -> None:
+        self._image = image
+        self._source = source
+        self._workshop = workshop
+        self._active: dict[int, LayerWork] = {}
+        self.cached = 0
+
+    async def use(self, number: int, rank: int, work_on: Callable[[LayerWork, Blob], T]) -> T:
+        """Works on a layer's blob on a thread.
+
+        A blob that was in the cache, in whole or in part, and is not what it should be, is taken out of the cache, and
+        the work begins again with one from the source.
+
+        Args:
+            number: of the layer.
+            rank: of its connections and its turn, the lowest first.
+            work_on: blocks until all of the blob is read and verified.
+        """
+        layer, source = self._image.layers[number], self._image.source
+        while True:
+            work = LayerWork(
+                layer, number, f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
+            )
+            async with self._source.open_blob(layer.blob, rank) as blob:
+                try:
+                    result = await self._on_thread(work, rank, work_on, blob)
+                except (DigestMismatch, SizeMismatch) as error:
+                    await blob.reject()
+                    if blob.is_fresh:
+                        raise
+                    self._workshop.on_event(Warned(source, f"a damaged blob of the cache was thrown away ({error})"))
+                    continue
+                await blob.accept(work.fingerprint)
+                self.cached += blob.is_cached
+                self._tell(work)
+                self._workshop.on_event(
+                    LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached)
+                )
+                return result
+
+    async def _on_thread(self, work: LayerWork, rank: int, work_on: Callable[[LayerWork, Blob], T], blob: Blob) -> T:
+        with await self._workshop.turns.acquire(rank):
+            self._active[work.number] = work
+            try:
+                return await in_thread(self._workshop.workers, work_on, work, blob, abort=blob.abort)
+            finally:
+                del self._active[work.number]
+
+    @asynccontextmanager
+    async def progress(self) -> AsyncIterator[None]:
+        """Tells, as long as the context lasts, how far the layers at hand have come."""
+
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(_TICK_SECONDS)
+                for work in self._active.values():
+                    self._tell(work)
+
+        ticker = asyncio.create_task(tick())
+        try:
+            yield
+        finally:
+            ticker.cancel()
+            await asyncio.wait({ticker})
+
+    def _tell(self, work: LayerWork) -> None:
+        blob = work.layer.blob
+        self._workshop.on_event(LayerProgress(self._image.source, blob.digest, blob.size, work.read, work.unpacked))

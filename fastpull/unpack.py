@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 CHUNK = 256 << 10
 """Uncompressed bytes that are hashed, scanned and written at a time, while they are in the processor's cache."""
 
-STREAM_COST = 4 << 20
-"""What a layer's buffers take: compressed and uncompressed chunks, and the inflater's window."""
+LAYER_COST = 4 << 20
+"""What the buffers of one layer may take: compressed and uncompressed chunks, and the inflater's window."""
 
 
 class LayerWork:

@@ -12,7 +12,6 @@ from fastpull.cache.refs import Ref, read_refs
 from fastpull.cache.store import Store, StoredBlob
 from fastpull.config import Settings
 from fastpull.errors import FastpullError, NotFound
-from fastpull.layers.index import LayerIndex
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.oci.manifest import Manifest, parse_manifest
@@ -88,7 +87,7 @@ class Verified:
     Attributes:
         blobs, size: how many were read, and their bytes.
         corrupt: digests of those that were not what their name says; they were taken out of the cache.
-        corrupt_indexes: of layers whose index was damaged; likewise.
+        corrupt_indexes: of layers whose index was damaged; they are removed in any case, being made again by itself.
     """
 
     blobs: int = 0
@@ -192,13 +191,9 @@ class Cache:
                     self._store.quarantine(blob.digest)
             if on_blob is not None:
                 on_blob(blob, sound)
-        for digest in self._store.indexes():
-            try:
-                LayerIndex.from_bytes(self._store.read_index(digest) or b"")
-            except ValueError:
+        for digest in list(self._store.indexes()):
+            if self._store.read_index(digest) is None:
                 found.corrupt_indexes.append(digest)
-                if not dry_run:
-                    self._store.remove_index(digest)
         return found
 
     def remove(self, name: str, *, dry_run: bool = False) -> Removed:

@@ -13,8 +13,8 @@ import xxhash
 
 from fastpull.cache.extents import Extents
 from fastpull.cache.journal import Record, holds, read_records
-from fastpull.engine import start_writeback
 from fastpull.errors import CacheError, FastpullError, from_os_error
+from fastpull.tarstage import start_writeback
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
@@ -77,9 +77,9 @@ class Partial:
             if len(sound) != len(records) or os.fstat(self._journal).st_size % len(Record(0, 0, 0).to_bytes()):
                 os.ftruncate(self._journal, 0)
                 os.write(self._journal, b"".join(record.to_bytes() for record in sound))
-            os.ftruncate(self._data, self.size)
             self.resumed = self._extents.total
             self._check_room()
+            os.ftruncate(self._data, self.size)
 
     def _check_room(self) -> None:
         state = os.fstatvfs(self._data)

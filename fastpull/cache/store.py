@@ -26,6 +26,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import xxhash
+
 from fastpull.cache.locks import FileLock
 from fastpull.cache.partial import Partial
 from fastpull.cache.seal import Seal
@@ -33,6 +35,7 @@ from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_er
 from fastpull.oci.digest import Digest
 
 _SEAL = ".seal"
+_FINGERPRINT_SIZE = 8
 _FOLDERS = ("blobs", "partial", "index", "refs", "locks", "trash")
 _counter = itertools.count()
 
@@ -233,18 +236,23 @@ class Store:
             self._write(path, content, sync)
 
     def read_index(self, digest: Digest) -> bytes | None:
-        """What `write_index` kept for a layer; None for a miss. The content vouches for itself."""
+        """What `write_index` kept for a layer; None for a miss. A damaged one is removed, and a miss."""
         try:
             with self._local_errors(), open(self._index_path(digest), "rb") as file:
-                return file.read()
+                content = file.read()
         except CacheError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
+        index, fingerprint = content[:-_FINGERPRINT_SIZE], content[-_FINGERPRINT_SIZE:]
+        if xxhash.xxh3_64_digest(index) != fingerprint:
+            self.remove_index(digest)
+            return None
+        return index
 
-    def write_index(self, digest: Digest, content: bytes) -> None:
-        """Keeps the index of a layer whose blob and diff_id were verified."""
-        self._write(self._index_path(digest), content)
+    def write_index(self, digest: Digest, index: bytes) -> None:
+        """Keeps the index of a layer whose blob and diff_id were verified, and a fingerprint behind it."""
+        self._write(self._index_path(digest), index + xxhash.xxh3_64_digest(index))
 
     def indexes(self) -> Iterator[Digest]:
         """The blobs of the layers whose index is kept."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastpull.engine import Scanner
 from fastpull.errors import LayerError, TarError
 from fastpull.layers.faults import LAYER_FAULTS, REASONS, Fault
 from fastpull.layers.index import Columns, LayerIndex
+from fastpull.tarstage import Scanner
 
 if TYPE_CHECKING:
-    from fastpull.engine import EntryTable, Spans
     from fastpull.oci.digest import Digest
+    from fastpull.tarstage import EntryTable, Spans
 
 
 class LayerScanner:

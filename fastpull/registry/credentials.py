@@ -46,20 +46,16 @@ def find_credentials(registry: str) -> Credentials | None:
     path = os.path.join(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"), "config.json")
     try:
         with open(path, "rb") as file:
-            config = Document.parse(file.read(), path)
-        auths = config.child("auths")
+            auths = Document.parse(file.read(), path).child("auths")
+        keys = _keys(registry) if auths else ()
+        entry, key = next(((entry, key) for key in keys if auths and (entry := auths.child(key))), (None, ""))
+        return _credentials(entry, f"{path}, entry {key!r}") if entry else None
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InvalidSetting(path, f"cannot read Docker's config ({error.strerror})") from error
     except MalformedDocument as error:
         raise InvalidSetting(path, f"not a Docker config ({error.reason})") from error
-    if auths is None:
-        return None
-    for key in _keys(registry):
-        if (entry := auths.child(key)) is not None:
-            return _credentials(entry, f"{path}, entry {key!r}")
-    return None
 
 
 def _keys(registry: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from fastpull.engine import EntryTable, Spans
     from fastpull.layers.tree import Tree
+    from fastpull.tarstage import EntryTable, Spans
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from fastpull.engine import FileWriter, remove_tree
 from fastpull.errors import OutputError, from_os_error
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.tree import Directory as TreeDirectory
@@ -22,9 +21,10 @@ from fastpull.sinks.base import SinkReport
 from fastpull.sinks.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
 from fastpull.sinks.staging import Staging, output_errors
+from fastpull.tarstage import FileWriter, remove_tree
 
 if TYPE_CHECKING:
-    from fastpull.engine import EntryTable, Spans
+    from fastpull.tarstage import EntryTable, Spans
 
 _NONE, _AT_PATH, _IN_SPOOL, _SETTLED = range(4)  # the first three are the file writer's
 

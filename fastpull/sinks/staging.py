@@ -9,9 +9,9 @@ import os
 import secrets
 from collections.abc import Iterator
 
-from fastpull.engine import exchange, remove_tree, sync_filesystem
 from fastpull.errors import FastpullError, OutputError, OutputExists, from_os_error, printable
 from fastpull.sinks.paths import FOLDER, raise_errno
+from fastpull.tarstage import exchange, remove_tree, sync_filesystem
 
 _MARK = b".fastpull-"
 _ROOT = b"root"

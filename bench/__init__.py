@@ -1,0 +1,1 @@
+"""Benchmarks: whole pulls beside other programs (``python -m bench``), and single stages (``pytest bench/micro``)."""

@@ -1,0 +1,91 @@
+"""Measuring: processes by what the kernel says of them, and trees by what is in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.errors import ProgramFailed
+from bench.programs import path_of
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What processes took, one after the other.
+
+    Attributes:
+        wall_seconds: from the start of the first to the end of the last.
+        cpu_seconds: user and system, of all their threads and children.
+        max_rss: the most that one of them had in memory, in bytes. No less than what this process has, which the
+            kernel counts in.
+    """
+
+    wall_seconds: float
+    cpu_seconds: float
+    max_rss: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSize:
+    """What is in a tree.
+
+    Attributes:
+        entries: names in it, of whatever type.
+        bytes: content of its files; of one with several names only once.
+    """
+
+    entries: int
+    bytes: int
+
+
+def measure(commands: Sequence[Sequence[str]], log_path: str) -> Usage:
+    """Runs programs one after the other, each as a process.
+
+    Args:
+        commands: names and arguments.
+        log_path: of a file for what they say.
+
+    Raises:
+        ProgramFailed: one did not succeed; those after it were not started.
+    """
+    cpu_seconds, max_rss = 0.0, 0
+    with open(log_path, "wb") as log:
+        started = time.monotonic()
+        for command in commands:
+            process = subprocess.Popen(
+                [path_of(command[0]) or command[0], *command[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+            try:
+                _, status, usage = os.wait4(process.pid, 0)
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            process.returncode = os.waitstatus_to_exitcode(status)
+            cpu_seconds += usage.ru_utime + usage.ru_stime
+            max_rss = max(max_rss, usage.ru_maxrss << 10)
+            if process.returncode:
+                with open(log_path, encoding="utf-8", errors="backslashreplace") as said:
+                    raise ProgramFailed(command[0], process.returncode, said.read())
+        return Usage(time.monotonic() - started, cpu_seconds, max_rss)
+
+
+def tree_size(path: str) -> TreeSize:
+    """Counts what is below a directory."""
+    entries, size, seen, pending = 0, 0, set(), [path]
+    while pending:
+        with os.scandir(pending.pop()) as listing:
+            for found in listing:
+                entries += 1
+                if found.is_dir(follow_symlinks=False):
+                    pending.append(found.path)
+                elif found.is_file(follow_symlinks=False):
+                    status = found.stat(follow_symlinks=False)
+                    if status.st_nlink == 1 or status.st_ino not in seen:
+                        size += status.st_size
+                    if status.st_nlink > 1:
+                        seen.add(status.st_ino)
+    return TreeSize(entries, size)

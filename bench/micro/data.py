@@ -1,0 +1,72 @@
+"""Generated layers: the same every time, made once per process, and about as compressible as programs are."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from functools import cache
+
+import zstandard
+
+from fastpull.layers.archive import archive
+from fastpull.layers.entry import Entry, EntryType
+from fastpull.unpack import CHUNK
+
+_WORDS = (
+    b"int return static const struct void if for while char size_t err NULL self import from def ( ) { } ; =".split()
+)
+_TIME = 1_700_000_000
+_FILES_PER_FOLDER = 32
+
+SMALL_FILES = (8_192, 4 << 10)
+BIG_FILES = (2, 16 << 20)
+"""How many files, and the size of each in bytes."""
+
+
+@cache
+def tar_of(count: int, size: int) -> bytes:
+    """A layer of regular files and their directories.
+
+    Args:
+        count: of files.
+        size: of each, in bytes.
+    """
+    content = _text(count * size)
+    members = []
+    for number in range(count):
+        folder, place = divmod(number, _FILES_PER_FOLDER)
+        path = b"usr/lib/package-%05d" % folder
+        if not place:
+            members.append((Entry(path, EntryType.DIRECTORY, 0o755, mtime=_TIME), b""))
+        entry = Entry(path + b"/module_%02d.py" % place, EntryType.FILE, 0o644, mtime=_TIME, size=size)
+        members.append((entry, content[number * size : (number + 1) * size]))
+    return archive(members)
+
+
+@cache
+def gzip_of(count: int, size: int) -> bytes:
+    """The layer as builders store it by default."""
+    return gzip.compress(tar_of(count, size), 6, mtime=0)
+
+
+@cache
+def zstd_of(count: int, size: int) -> bytes:
+    """The layer as builders store it when they are asked for zstd."""
+    return zstandard.ZstdCompressor(level=3).compress(tar_of(count, size))
+
+
+def chunks_of(layer: bytes) -> list[memoryview]:
+    """The layer cut as the pull cuts it."""
+    view = memoryview(layer)
+    return [view[start : start + CHUNK] for start in range(0, len(view), CHUNK)]
+
+
+def _text(size: int) -> bytes:
+    """Lines of a program's words and of noise; compresses to about a third."""
+    chance = random.Random(7)
+    pieces, total = [], 0
+    while total < size:
+        piece = b" ".join(chance.choices(_WORDS, k=400)) + chance.randbytes(400)
+        pieces.append(piece)
+        total += len(piece)
+    return b"".join(pieces)[:size]

@@ -1,0 +1,98 @@
+"""The report: a table for people, and everything for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench.peers import YARDSTICK
+
+if TYPE_CHECKING:
+    from bench.rounds import Sample
+
+_HEADER = ("place", "peer", "median s", "min - max s", "ratio", "CPU s", "peak RSS MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the runs of one peer in one place come to.
+
+    Attributes:
+        place, peer: their names.
+        wall_seconds: the median.
+        wall_seconds_min, wall_seconds_max: the least and the most.
+        ratio: the median, over the rounds, of the wall time by that of `YARDSTICK` in the same round; None without it.
+        cpu_seconds: the median.
+        max_rss: the most, in bytes.
+    """
+
+    place: str
+    peer: str
+    wall_seconds: float
+    wall_seconds_min: float
+    wall_seconds_max: float
+    ratio: float | None
+    cpu_seconds: float
+    max_rss: int
+
+
+def summarize(samples: Sequence[Sample]) -> list[Row]:
+    """A row for each peer in each place, in the order in which they first ran."""
+    groups: dict[tuple[str, str], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault((sample.place, sample.peer), []).append(sample)
+    rows = []
+    for (place, peer), group in groups.items():
+        yardstick = {sample.round: sample.usage.wall_seconds for sample in groups.get((place, YARDSTICK), ())}
+        ratios = [sample.usage.wall_seconds / yardstick[sample.round] for sample in group if sample.round in yardstick]
+        seconds = [sample.usage.wall_seconds for sample in group]
+        rows.append(
+            Row(
+                place,
+                peer,
+                median(seconds),
+                min(seconds),
+                max(seconds),
+                median(ratios) if ratios else None,
+                median(sample.usage.cpu_seconds for sample in group),
+                max(sample.usage.max_rss for sample in group),
+            )
+        )
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows, aligned."""
+    cells = [_HEADER, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for line in cells:
+        names = (cell.ljust(width) for cell, width in zip(line[:2], widths, strict=False))
+        numbers = (cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True))
+        lines.append("  ".join((*names, *numbers)))
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def document(samples: Sequence[Sample], failures: Sequence[str], surroundings: dict[str, Any]) -> dict[str, Any]:
+    """The results for machines: what they hold for, the rows, and all samples."""
+    return {
+        **surroundings,
+        "failures": list(failures),
+        "summary": [asdict(row) for row in summarize(samples)],
+        "samples": [asdict(sample) for sample in samples],
+    }
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.place,
+        row.peer,
+        f"{row.wall_seconds:.2f}",
+        f"{row.wall_seconds_min:.2f} - {row.wall_seconds_max:.2f}",
+        "-" if row.ratio is None else f"{row.ratio:.3f}",
+        f"{row.cpu_seconds:.2f}",
+        f"{row.max_rss / (1 << 20):.0f}",
+    )

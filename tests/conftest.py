@@ -1,0 +1,49 @@
+"""Fixtures that all tests share, and the rule for tests that need root or other programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fastpull.config import Settings
+from tests.support.registry import FaultyRegistry
+
+REQUIRE_ALL = os.environ.get("FASTPULL_TESTS_REQUIRE_ALL") == "1"
+"""Set by continuous integration: a test that cannot run there is a failure, not a skip."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    missing = [tool for mark in item.iter_markers("peer") for tool in mark.args if shutil.which(tool) is None]
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        missing.append("root")
+    if missing and REQUIRE_ALL:
+        pytest.fail(f"needs {', '.join(missing)}")
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads the user's credentials, cache or proxies."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for name in list(os.environ):
+        ours = name.startswith(("FASTPULL_", "DOCKER_", "XDG_", "ENROOT_")) or name.lower().endswith("_proxy")
+        if ours and name not in ("FASTPULL_NO_EXTENSIONS", "FASTPULL_TESTS_REQUIRE_ALL"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def settings(tmp_path) -> Settings:
+    """Settings with a cache of the test's own."""
+    return Settings(cache=str(tmp_path / "cache"), workers=2)
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[FaultyRegistry]:
+    """A loopback registry that does what it is told, also wrong things."""
+    async with FaultyRegistry() as running:
+        yield running

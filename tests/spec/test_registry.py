@@ -1,0 +1,612 @@
+"""The registry client against a registry that is difficult, in legal and in illegal ways."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from aiohttp import web
+from yarl import URL
+
+import fastpull
+from fastpull.config import Settings
+from fastpull.errors import (
+    AccessDenied,
+    FastpullError,
+    InvalidSetting,
+    NotFound,
+    RateLimited,
+    SizeMismatch,
+    TransportError,
+    UnexpectedAnswer,
+)
+from fastpull.progress import Event, Retrying
+from fastpull.registry import client as client_module
+from fastpull.registry import download as download_module
+from fastpull.registry import transport as transport_module
+from fastpull.registry.client import RegistryClient
+from fastpull.registry.retry import Backoff
+from tests.support.layers import file, publish
+from tests.support.registry import (
+    Account,
+    Asked,
+    Fault,
+    FaultyRegistry,
+    docker_config,
+    from_request,
+    no_length,
+    no_ranges,
+    redirect,
+    reset,
+    status,
+    times,
+    truncated,
+    wrong_content_range,
+)
+
+SIZE = 40 << 20
+CONTENT = os.urandom(SIZE)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download_module.Download, "backoff", Backoff(first_seconds=0.01, max_seconds=0.05))
+    monkeypatch.setattr(client_module.RegistryClient, "backoff", Backoff(4, 0.01, 0.05))
+
+
+@pytest.fixture
+async def elsewhere() -> AsyncIterator[FaultyRegistry]:
+    """Another host: a storage service that registries send clients to."""
+    async with FaultyRegistry() as running:
+        yield running
+
+
+async def pull(reference: str, tmp_path: Path, settings: Settings) -> list[Event]:
+    """Pulls, and checks that every byte is right."""
+    events: list[Event] = []
+    async with fastpull.Client(settings, on_event=events.append) as client:
+        await client.pull(reference, fastpull.Directory(tmp_path / "out", force=True))
+    assert (tmp_path / "out/f").read_bytes() == CONTENT
+    return events
+
+
+async def refused(reference: str, tmp_path: Path, settings: Settings, kind: type[FastpullError]) -> FastpullError:
+    with pytest.raises(kind) as caught:
+        await pull(reference, tmp_path, settings)
+    assert [name for name in os.listdir(tmp_path) if name not in ("cache", "home")] == []
+    return caught.value
+
+
+def big(registry: FaultyRegistry) -> str:
+    """An image of one large layer; stored as it is, so that its size is that of its content."""
+    from tests.support.layers import stored  # noqa: PLC0415
+
+    return publish(registry, stored([file("f", CONTENT)], bytes))
+
+
+def layer_digest(registry: FaultyRegistry) -> str:
+    return json.loads(registry.manifests["test/image", "v1"][1])["layers"][0]["digest"]
+
+
+def ranges(asked: list[Asked]) -> list[tuple[int, int]]:
+    found = [re.fullmatch(r"bytes=(\d+)-(\d+)", one.range) for one in asked]
+    return [(int(match[1]), int(match[2]) + 1) for match in found if match]
+
+
+# --- ranges
+
+
+async def test_a_blob_comes_in_closed_ranges_over_several_connections(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    await pull(big(registry), tmp_path, settings)
+    asked = sorted(ranges(registry.blob_requests()))
+    assert len(asked) > 2
+    assert asked[0][0] == 0
+    assert all(one[1] == other[0] for one, other in pairwise(asked)), "no gap and no overlap"
+    assert registry.sent[layer_digest(registry)] == registry.blobs[layer_digest(registry)].__len__()
+    assert all(one.method == "GET" for one in registry.asked)
+
+
+async def test_nothing_is_asked_to_be_compressed_on_the_way(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    seen = set()
+
+    async def look(_: FaultyRegistry, request: web.Request, __: str) -> None:
+        seen.add(request.headers.get("Accept-Encoding"))
+        seen.add(request.headers.get("User-Agent", "").split("/")[0])
+
+    registry.faults.append(look)
+    await pull(big(registry), tmp_path, settings)
+    assert seen == {"identity", "fastpull"}
+
+
+@pytest.mark.parametrize("answer", [no_ranges, no_length], ids=["200", "chunked"])
+async def test_a_host_without_ranges_sends_the_blob_once(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, answer: Fault
+) -> None:
+    registry.faults.append(answer)
+    await pull(big(registry), tmp_path, settings)
+    assert len([one for one in registry.blob_requests() if one.range]) == 1
+
+
+async def test_a_host_that_forgets_ranges_is_asked_for_the_rest_in_one_piece(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    registry.faults.append(from_request(1, no_ranges))
+    await pull(big(registry), tmp_path, settings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bytes 0-{last}/{size}",
+        "bytes {start}-{size}/{size}",
+        "bytes 5-10/{size}",
+        "items {start}-{last}/{size}",
+        "",
+        "bytes */{size}",
+    ],
+)
+async def test_a_wrong_content_range_is_never_believed(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, text: str
+) -> None:
+    registry.faults.append(times(2, from_request(1, wrong_content_range(text))))
+    await pull(big(registry), tmp_path, settings)
+
+
+async def test_a_content_range_that_stays_wrong_is_an_error(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    registry.faults.append(wrong_content_range("bytes 1-2/{size}"))
+    error = await refused(big(registry), tmp_path, settings, UnexpectedAnswer)
+    assert "asked for bytes 0-" in str(error)
+    assert registry.address in str(error)
+
+
+async def test_a_total_that_is_not_the_descriptor_s_is_a_size_mismatch(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    registry.faults.append(wrong_content_range("bytes {start}-{last}/99999999999"))
+    await refused(big(registry), tmp_path, settings, SizeMismatch)
+
+
+async def test_a_shorter_range_than_asked_for_is_completed(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    async def short(running: FaultyRegistry, request: web.Request, digest: str) -> web.Response:
+        start, stop = ranges([Asked("", "", request.headers["Range"], "", 0)])[0]
+        stop = min(stop, start + 3_000_000, len(running.blobs[digest]))
+        said = f"bytes {start}-{stop - 1}/{len(running.blobs[digest])}"
+        return web.Response(status=206, body=running.blobs[digest][start:stop], headers={"Content-Range": said})
+
+    registry.faults.append(short)
+    await pull(big(registry), tmp_path, settings)
+
+
+# --- connections that break
+
+
+@pytest.mark.parametrize("fault", [truncated, reset])
+async def test_a_broken_connection_goes_on_where_it_broke(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, fault: Fault
+) -> None:
+    registry.faults.append(times(4, fault))
+    reference = big(registry)
+    events = await pull(reference, tmp_path, settings)
+    assert registry.sent[layer_digest(registry)] <= 1.05 * SIZE + (4 << 20), "what had come did not come again"
+    assert sum(isinstance(event, Retrying) for event in events) >= 4
+
+
+async def test_as_long_as_bytes_come_it_goes_on(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    """More breaks than attempts, each with some progress before it."""
+    registry.faults.append(times(40, truncated))
+    await pull(big(registry), tmp_path, settings)
+
+
+async def test_a_host_that_only_breaks_is_given_up(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    async def nothing(_: FaultyRegistry, request: web.Request, __: str) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    registry.faults.append(nothing)
+    error = await refused(big(registry), tmp_path, settings, TransportError)
+    assert error.exit_code == 10
+    assert registry.address in str(error)
+
+
+async def test_a_stalled_connection_is_dropped(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "STALL_SECONDS", 0.3)
+
+    async def stall(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        answer = web.StreamResponse(status=206)
+        start, stop = ranges([Asked("", "", request.headers["Range"], "", 0)])[0]
+        stop = min(stop, len(running.blobs[digest]))
+        answer.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(running.blobs[digest])}"
+        answer.content_length = stop - start
+        await answer.prepare(request)
+        await answer.write(running.blobs[digest][start : start + 1000])
+        await asyncio.sleep(3)
+        return answer
+
+    registry.faults.append(times(1, stall))
+    events = await pull(big(registry), tmp_path, settings)
+    assert any(isinstance(event, Retrying) and "nothing came" in event.reason for event in events)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
+async def test_a_passing_refusal_is_repeated(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, code: int
+) -> None:
+    registry.faults.append(times(3, status(code)))
+    await pull(big(registry), tmp_path, settings)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "exit_code"),
+    [
+        (404, NotFound, 11),
+        (403, AccessDenied, 12),
+        (401, AccessDenied, 12),
+        (416, UnexpectedAnswer, 11),
+        (418, UnexpectedAnswer, 11),
+        (500, UnexpectedAnswer, 11),
+    ],
+)
+async def test_a_lasting_refusal_is_an_error_of_its_kind(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, code: int, kind: type[FastpullError], exit_code: int
+) -> None:
+    registry.faults.append(status(code))
+    error = await refused(big(registry), tmp_path, settings, kind)
+    assert error.exit_code == exit_code
+
+
+async def test_retry_after_is_obeyed_by_every_connection(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    registry.faults.append(times(1, from_request(1, status(429, Retry_After="1"))))
+    await pull(big(registry), tmp_path, settings)
+    asked = [one.time for one in registry.blob_requests() if one.range]
+    limited = asked[1]
+    # what was on its way when the refusal came has arrived after 0.3 s
+    inside = [at for at in asked if limited + 0.3 < at < limited + 0.95]
+    assert [at - limited for at in inside] == [], "no request goes out before the host allows one"
+
+
+async def test_too_long_a_pause_is_told_and_not_made(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    registry.faults.append(status(429, Retry_After="3600"))
+    error = await refused(big(registry), tmp_path, settings, RateLimited)
+    assert "Try again in 3600 s" in str(error)
+
+
+async def test_a_document_is_asked_for_again_too(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    left = [3]
+    original = registry.serve_manifest
+
+    async def flaky(request: web.Request, name: str, version: str) -> web.StreamResponse:
+        left[0] -= 1
+        return registry.refusal(503, "BUSY") if left[0] >= 0 else await original(request, name, version)
+
+    registry.serve_manifest = flaky  # type: ignore[method-assign]
+    await pull(big(registry), tmp_path, settings)
+
+
+async def test_a_wrong_tag_names_tag_repository_and_registry(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    error = await refused(f"{registry.address}/test/none:v9", tmp_path, settings, NotFound)
+    assert all(word in str(error) for word in ("'v9'", "test/none", registry.address))
+
+
+async def test_an_unknown_host_is_told_at_once(settings: Settings, tmp_path: Path) -> None:
+    error = await refused("registry.invalid/a/b:v1", tmp_path, settings, TransportError)
+    assert "registry.invalid" in str(error)
+    assert "name cannot be resolved" in str(error)
+
+
+async def test_a_closed_port_is_told_with_its_address(settings: Settings, tmp_path: Path) -> None:
+    error = await refused("127.0.0.1:9/a/b:v1", tmp_path, settings, TransportError)
+    assert "127.0.0.1:9" in str(error)
+
+
+# --- redirects
+
+
+async def test_blobs_may_be_elsewhere_and_are_asked_for_there_from_then_on(
+    registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = big(registry)
+    elsewhere.blobs = registry.blobs
+    registry.faults.append(redirect(lambda digest: f"http://{elsewhere.address}/v2/x/blobs/{digest}?sig=a%2Fb"))
+    await pull(reference, tmp_path, settings)
+    assert len([one for one in registry.blob_requests() if one.range]) == 1
+    assert len(ranges(elsewhere.asked)) > 2
+
+
+async def test_an_expired_location_is_asked_for_again(
+    registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = big(registry)
+    elsewhere.blobs = registry.blobs
+    valid = ["first"]
+    registry.faults.append(redirect(lambda digest: f"http://{elsewhere.address}/v2/x/blobs/{digest}?sig={valid[0]}"))
+    served = [0]
+
+    async def expire(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
+        served[0] += 1
+        if served[0] == 2:
+            valid[0] = "second"
+        return None if request.query["sig"] == valid[0] else running.refusal(403, "EXPIRED")
+
+    elsewhere.faults.append(expire)
+    await pull(reference, tmp_path, settings)
+    assert elsewhere.sent[layer_digest(registry)] <= 1.05 * SIZE + (1 << 20)
+
+
+async def test_credentials_stay_with_their_origin(
+    registry: FaultyRegistry,
+    elsewhere: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for basic in (True, False):
+        registry.account = Account("user", "hunter2", basic_only=basic)
+        docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
+        elsewhere.asked.clear()
+        reference = big(registry)
+        elsewhere.blobs = registry.blobs
+        registry.faults = [redirect(lambda digest: f"http://{elsewhere.address}/v2/x/blobs/{digest}")]
+        await pull(reference, tmp_path, replace(settings, cache=f"{settings.cache}-{basic}"))
+        assert elsewhere.asked
+        assert {one.authorization for one in elsewhere.asked} == {""}
+
+
+async def test_a_loop_of_redirects_is_an_error(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    reference = big(registry)
+    registry.faults.append(redirect(lambda digest: f"/v2/test/image/blobs/{digest}"))
+    error = await refused(reference, tmp_path, settings, UnexpectedAnswer)
+    assert "more than 10 redirects" in str(error)
+
+
+@pytest.mark.parametrize("location", ["", "ftp://host/x", "http://", "//", "http://[bad", "file:///etc/passwd"])
+async def test_a_redirect_to_nowhere_is_an_error(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, location: str
+) -> None:
+    reference = big(registry)
+    registry.faults.append(redirect(lambda _: location))
+    await refused(reference, tmp_path, settings, FastpullError)
+
+
+def test_a_redirect_never_leaves_tls() -> None:
+    class Answer:
+        url = URL("https://registry.example/v2/a/blobs/x")
+        status = 307
+        headers = MappingProxyType({"Location": "http://storage.example/x?sig=secret"})
+
+    with pytest.raises(UnexpectedAnswer, match="plain http at storage.example") as caught:
+        client_module._redirected(Answer())  # type: ignore[arg-type]
+    assert "secret" not in str(caught.value)
+
+
+# --- authorization
+
+
+async def test_an_anonymous_token_is_fetched_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    registry.account = Account()
+    await pull(big(registry), tmp_path, settings)
+    assert registry.account.issued == 1
+
+
+@pytest.mark.parametrize("basic", [True, False], ids=["basic", "token"])
+async def test_credentials_come_from_docker_s_config(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, basic: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    registry.account = Account("user", "hunter2", basic_only=basic)
+    reference = big(registry)
+    error = await refused(reference, tmp_path, settings, AccessDenied)
+    assert "without credentials" in str(error)
+    assert f"docker login {registry.address}" in str(error)
+    docker_config(str(tmp_path / "home"), registry.address, "user", "wrong-secret")
+    error = await refused(reference, tmp_path, settings, AccessDenied)
+    assert "'user'" in str(error)
+    assert ".docker/config.json" in str(error)
+    assert "wrong-secret" not in str(error) + repr(error)
+    docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
+    await pull(reference, tmp_path, settings)
+
+
+async def test_a_malformed_docker_config_stops_before_anything_is_asked(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home/.docker").mkdir(parents=True)
+    (tmp_path / "home/.docker/config.json").write_text("{")
+    await refused(big(registry), tmp_path, settings, InvalidSetting)
+    assert registry.asked == []
+
+
+async def test_a_token_that_ends_in_mid_pull_is_replaced_once(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    registry.account = Account()
+    served = [0]
+
+    async def revoke(running: FaultyRegistry, request: web.Request, _: str) -> web.StreamResponse | None:
+        assert running.account is not None
+        served[0] += 1
+        if served[0] == 2:
+            running.account.valid.clear()
+            return running._challenge(request)
+        return None
+
+    registry.faults.append(revoke)
+    await pull(big(registry), tmp_path, settings)
+    assert registry.account.issued == 2, "however many connections were refused"
+    assert registry.sent[layer_digest(registry)] <= 1.05 * SIZE
+
+
+async def test_many_requests_share_one_token(registry: FaultyRegistry, settings: Settings) -> None:
+    registry.account = Account()
+    reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(60)])
+    async with fastpull.Client(settings) as client:
+        await client.warm([reference])
+    assert registry.account.issued == 1
+
+
+async def test_a_short_lived_token_is_renewed_before_it_ends(
+    registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.account = Account(lifetime_seconds=100)
+    reference = publish(registry, [file("f")])
+    async with fastpull.Client(settings) as client:
+        await client.resolve(reference)
+        clock = time.monotonic
+        monkeypatch.setattr("fastpull.registry.auth.time.monotonic", lambda: clock() + 95)
+        await client.resolve(reference)
+        refused_now = [one for one in registry.asked[-4:] if one.path.startswith("/v2/") and not one.authorization]
+    assert registry.account.issued == 2
+    assert len(refused_now) <= 1
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{}", 200),
+        (b"no json", 200),
+        (b'{"token": ""}', 200),
+        (b'{"token": "a\\nb"}', 200),
+        (b'{"token": 5}', 200),
+        (b"[]", 200),
+        (b"x" * (2 << 20), 200),
+        (b"", 500),
+    ],
+)
+async def test_a_token_server_that_talks_nonsense_is_an_error(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, body: bytes, code: int
+) -> None:
+    registry.account = Account()
+    registry._token = lambda _: web.Response(body=body, status=code)  # type: ignore[method-assign,assignment]
+    error = await refused(big(registry), tmp_path, settings, FastpullError)
+    assert error.exit_code == 11
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    ["", "Negotiate", "Bearer", 'Bearer realm="no url"', 'Bearer realm="file:///etc/passwd"', 'Basic realm="x"'],
+)
+async def test_a_challenge_that_cannot_be_answered_is_an_error(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, challenge: str
+) -> None:
+    registry.account = Account()
+    registry._challenge = lambda _: web.Response(  # type: ignore[method-assign]
+        status=401, headers={"WWW-Authenticate": challenge} if challenge else {}
+    )
+    error = await refused(big(registry), tmp_path, settings, FastpullError)
+    assert error.exit_code in (11, 12)
+
+
+def test_a_token_server_is_as_secure_as_its_registry() -> None:
+    from fastpull.registry.auth import Authorizer, Challenge  # noqa: PLC0415
+
+    authorizer = Authorizer(None, "r", None)  # type: ignore[arg-type]
+    challenge = Challenge("bearer", {"realm": "http://auth.example/token"})
+    with pytest.raises(UnexpectedAnswer, match="less secure"):
+        authorizer._realm(challenge, URL("https://registry.example"))
+    assert authorizer._realm(challenge, URL("http://127.0.0.1:5000")).host == "auth.example"
+
+
+# --- transport
+
+
+async def test_plain_http_is_for_loopback_and_for_who_asks(settings: Settings) -> None:
+    async with fastpull.Client(settings) as client:
+        schemes = {
+            name: client._registry(fastpull.Reference.parse(name))._schemes
+            for name in (
+                "localhost:5000/a",
+                "127.0.0.1:5000/a",
+                "[::1]:5000/a",
+                "registry.example/a",
+                "10.0.0.1:5000/a",
+            )
+        }
+    assert [len(one) for one in schemes.values()] == [2, 2, 2, 1, 1]
+    assert all(one[0] == "https" for one in schemes.values())
+    async with fastpull.Client(replace(settings, insecure=True)) as client:
+        assert client._registry(fastpull.Reference.parse("registry.example/a"))._schemes == ("https", "http")
+
+
+async def test_a_proxy_of_the_environment_is_used(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry itself plays the proxy: it is asked with whole URLs."""
+    monkeypatch.setenv("http_proxy", f"http://{registry.address}")
+    reference = big(registry).replace(registry.address, "registry.test:80")
+    async with fastpull.Client(replace(settings, insecure=True)) as client:
+        client._registry(fastpull.Reference.parse(reference))._base = URL("http://registry.test:80")
+        await client.pull(reference, tmp_path / "out")
+    assert (tmp_path / "out/f").read_bytes() == CONTENT
+
+
+async def test_connections_are_kept(registry: FaultyRegistry, settings: Settings) -> None:
+    ports = set()
+
+    async def note(_: FaultyRegistry, request: web.Request, __: str) -> None:
+        assert request.transport is not None
+        ports.add(request.transport.get_extra_info("peername"))
+
+    registry.faults.append(note)
+    reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(60)])
+    async with fastpull.Client(replace(settings, connections=2)) as client:
+        await client.warm([reference])
+    assert len(ports) <= 4
+
+
+async def test_layers_are_asked_for_without_one_waiting_for_another(
+    registry: FaultyRegistry, settings: Settings
+) -> None:
+    waiting: list[str] = []
+    all_there = asyncio.Event()
+
+    async def gather(_: FaultyRegistry, __: web.Request, digest: str) -> None:
+        waiting.append(digest)
+        if len(set(waiting)) == 4:
+            all_there.set()
+        await asyncio.wait_for(all_there.wait(), 5)
+
+    registry.faults.append(gather)
+    reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(4)])
+    async with fastpull.Client(settings) as client:
+        (report,) = await client.warm([reference])
+    assert report.error is None
+
+
+def test_the_client_shows_no_secrets() -> None:
+    from fastpull.registry.credentials import Credentials  # noqa: PLC0415
+
+    credentials = Credentials("u", "hunter2", "file")
+    client = RegistryClient(None, "r", "h", credentials=credentials)  # type: ignore[arg-type]
+    assert "hunter2" not in repr(client) + repr(vars(client)) + client._auth.identity

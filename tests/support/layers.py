@@ -1,0 +1,86 @@
+"""Making layers: entries in a few letters, and images of them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastpull.demo.registry import LoopbackRegistry
+from fastpull.layers.archive import archive
+from fastpull.layers.entry import Entry, EntryType
+from fastpull.layers.index import LayerIndex
+
+Member = tuple[Entry, bytes]
+
+
+def file(path: str | bytes, content: bytes = b"", **attributes: Any) -> Member:
+    return Entry(_bytes(path), EntryType.FILE, size=len(content), **attributes), content
+
+
+def folder(path: str | bytes, mode: int = 0o755, **attributes: Any) -> Member:
+    return Entry(_bytes(path), EntryType.DIRECTORY, mode, **attributes), b""
+
+
+def symlink(path: str | bytes, target: str | bytes, **attributes: Any) -> Member:
+    return Entry(_bytes(path), EntryType.SYMLINK, 0o777, linkname=_bytes(target), **attributes), b""
+
+
+def hardlink(path: str | bytes, target: str | bytes, **attributes: Any) -> Member:
+    return Entry(_bytes(path), EntryType.HARDLINK, linkname=_bytes(target), **attributes), b""
+
+
+def device(path: str | bytes, major: int, minor: int, **attributes: Any) -> Member:
+    return Entry(_bytes(path), EntryType.CHAR, device=(major, minor), **attributes), b""
+
+
+def fifo(path: str | bytes, **attributes: Any) -> Member:
+    return Entry(_bytes(path), EntryType.FIFO, **attributes), b""
+
+
+def whiteout(path: str) -> Member:
+    parent, _, name = path.rpartition("/")
+    return file(f"{parent}/.wh.{name}" if parent else f".wh.{name}")
+
+
+def opaque(path: str) -> Member:
+    return file(f"{path}/.wh..wh..opq" if path else ".wh..wh..opq")
+
+
+def index(*members: Member) -> LayerIndex:
+    """The index of a layer that holds these, without the way over a tar."""
+    return LayerIndex.of(entry for entry, _ in members)
+
+
+@dataclass
+class StoredLayer:
+    """A layer as a registry has it."""
+
+    blob: bytes
+    diff_id: str
+
+
+def stored(members: Iterable[Member] | bytes, compress: Any = None) -> StoredLayer:
+    """A layer of members, or of the bytes of a tar; gzip unless told otherwise."""
+    tar = members if isinstance(members, bytes) else archive(members)
+    blob = gzip.compress(tar, 1, mtime=0) if compress is None else compress(tar)
+    return StoredLayer(blob, "sha256:" + hashlib.sha256(tar).hexdigest())
+
+
+def publish(
+    registry: LoopbackRegistry,
+    *layers: Sequence[Member] | StoredLayer,
+    name: str = "test/image",
+    tag: str = "v1",
+    **config: Any,
+) -> str:
+    """Puts an image into a registry and returns its reference."""
+    made = [layer if isinstance(layer, StoredLayer) else stored(layer) for layer in layers]
+    registry.add_image(name, tag, [layer.blob for layer in made], [layer.diff_id for layer in made], **config)
+    return f"{registry.address}/{name}:{tag}"
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text

@@ -1,0 +1,252 @@
+"""A registry that misbehaves on demand, and writes down what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from fastpull.demo.registry import LoopbackRegistry
+
+Fault = Callable[["FaultyRegistry", web.Request, str], Awaitable[web.StreamResponse | None]]
+"""Gets (registry, request, digest) of a request for a blob; returns an answer of its own, or None for the right one."""
+
+
+@dataclass
+class Asked:
+    """A request that came."""
+
+    method: str
+    path: str
+    range: str
+    authorization: str
+    time: float
+
+
+@dataclass
+class Account:
+    """Who may pull: by token, or by name and password alone."""
+
+    username: str = ""
+    password: str = ""
+    basic_only: bool = False
+    lifetime_seconds: int = 300
+    valid: set[str] = field(default_factory=set)
+    issued: int = 0
+
+
+class FaultyRegistry(LoopbackRegistry):
+    """Attributes:
+    asked: all requests, in order.
+    sent: bytes of blobs that were sent, by digest.
+    faults: tried in order for each request for a blob.
+    account: None for a registry that asks nobody.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Asked] = []
+        self.sent: Counter[str] = Counter()
+        self.faults: list[Fault] = []
+        self.account: Account | None = None
+
+    def blob_requests(self) -> list[Asked]:
+        return [asked for asked in self.asked if "/blobs/" in asked.path]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        headers = request.headers
+        self.asked.append(
+            Asked(
+                request.method,
+                request.path,
+                headers.get("Range", ""),
+                headers.get("Authorization", ""),
+                time.monotonic(),
+            )
+        )
+        if request.path == "/token":
+            return self._token(request)
+        if self.account is not None and not self._is_allowed(request):
+            return self._challenge(request)
+        return await super().handle(request)
+
+    async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:
+        for fault in list(self.faults) if "Range" in request.headers else ():  # configs are asked for without
+            answer = await fault(self, request, digest)
+            if answer is not None:
+                return answer
+        answer = await super().serve_blob(request, name, digest)
+        if isinstance(answer, web.Response) and isinstance(answer.body, bytes) and answer.status in (200, 206):
+            self.sent[digest] += len(answer.body)
+        return answer
+
+    # --- authorization
+
+    def _is_allowed(self, request: web.Request) -> bool:
+        assert self.account is not None
+        kind, _, value = request.headers.get("Authorization", "").partition(" ")
+        if self.account.basic_only:
+            return kind == "Basic" and value == self._basic()
+        return kind == "Bearer" and value in self.account.valid
+
+    def _challenge(self, request: web.Request) -> web.Response:
+        assert self.account is not None
+        name = re.sub(r"/v2/(.+)/(manifests|blobs)/.*", r"\1", request.path)
+        bearer = f'Bearer realm="http://{self.address}/token",service="test",scope="repository:{name}:pull"'
+        challenge = 'Basic realm="test"' if self.account.basic_only else bearer
+        return self.refusal(401, "UNAUTHORIZED", {"WWW-Authenticate": challenge})
+
+    def _token(self, request: web.Request) -> web.Response:
+        assert self.account is not None
+        given = request.headers.get("Authorization", "")
+        if self.account.username and given != f"Basic {self._basic()}":
+            return self.refusal(401, "UNAUTHORIZED")
+        self.account.issued += 1
+        token = f"token-{self.account.issued}"
+        self.account.valid.add(token)
+        return web.json_response({"token": token, "expires_in": self.account.lifetime_seconds})
+
+    def _basic(self) -> str:
+        assert self.account is not None
+        return base64.b64encode(f"{self.account.username}:{self.account.password}".encode()).decode()
+
+
+# --- faults
+
+
+def times(count: int, fault: Fault) -> Fault:
+    """A fault that stops after so many requests."""
+    left = count
+
+    async def limited(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
+        nonlocal left
+        if left <= 0:
+            return None
+        left -= 1
+        return await fault(registry, request, digest)
+
+    return limited
+
+
+def from_request(number: int, fault: Fault) -> Fault:
+    """A fault that begins with request ``number``, counted from 0."""
+    seen = -1
+
+    async def late(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
+        nonlocal seen
+        seen += 1
+        return await fault(registry, request, digest) if seen >= number else None
+
+    return late
+
+
+def status(code: int, **headers: str) -> Fault:
+    """Answers with an error."""
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        return registry.refusal(code, "FAULT", {name.replace("_", "-"): value for name, value in headers.items()})
+
+    return fault
+
+
+def asked_range(request: web.Request, size: int) -> tuple[int, int]:
+    match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+    if match is None:
+        return 0, size
+    return int(match[1]), min(int(match[2]) + 1, size)
+
+
+async def no_ranges(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """Answers every range with the whole blob."""
+    body = registry.blobs[digest]
+    registry.sent[digest] += len(body)
+    return web.Response(body=body)
+
+
+async def no_length(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """Answers with the whole blob in chunks, and says no length."""
+    answer = web.StreamResponse()
+    answer.enable_chunked_encoding()
+    await answer.prepare(request)
+    body = registry.blobs[digest]
+    for at in range(0, len(body), 100_000):
+        await answer.write(body[at : at + 100_000])
+    await answer.write_eof()
+    return answer
+
+
+def wrong_content_range(text: str) -> Fault:
+    """Answers a range with a header that does not fit."""
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        start, stop = asked_range(request, len(registry.blobs[digest]))
+        said = text.format(start=start, last=stop - 1, size=len(registry.blobs[digest]))
+        return web.Response(status=206, body=registry.blobs[digest][start:stop], headers={"Content-Range": said})
+
+    return fault
+
+
+async def truncated(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """Sends half of what it announced, and closes the connection."""
+    return await _partial(registry, request, digest, reset=False)
+
+
+async def reset(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """Sends half of what it announced, and resets the connection."""
+    return await _partial(registry, request, digest, reset=True)
+
+
+async def _partial(registry: FaultyRegistry, request: web.Request, digest: str, *, reset: bool) -> web.StreamResponse:
+    body = registry.blobs[digest]
+    start, stop = asked_range(request, len(body))
+    answer = web.StreamResponse(status=206, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"})
+    answer.content_length = stop - start
+    await answer.prepare(request)
+    half = body[start : start + (stop - start) // 2]
+    registry.sent[digest] += len(half)
+    await answer.write(half)
+    assert request.transport is not None
+    if reset:
+        request.transport.abort()
+    else:
+        await asyncio.sleep(0.01)
+        request.transport.close()
+    return answer
+
+
+def redirect(location: Callable[[str], str]) -> Fault:
+    """Sends the client elsewhere for the blob."""
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        return web.Response(status=307, headers={"Location": location(digest)})
+
+    return fault
+
+
+def corrupted(at: int = 100) -> Fault:
+    """Flips a bit of the blob."""
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = bytearray(registry.blobs[digest])
+        body[min(at, len(body) - 1)] ^= 1
+        start, stop = asked_range(request, len(body))
+        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
+        return web.Response(status=206, body=bytes(body[start:stop]), headers=headers)
+
+    return fault
+
+
+def docker_config(home: str, registry: str, username: str, password: str) -> None:
+    """Writes what ``docker login`` writes."""
+    os.makedirs(f"{home}/.docker", exist_ok=True)
+    auth = base64.b64encode(f"{username}:{password}".encode()).decode()
+    with open(f"{home}/.docker/config.json", "w") as file:
+        json.dump({"auths": {registry: {"auth": auth}}}, file)

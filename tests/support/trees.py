@@ -1,0 +1,70 @@
+"""Looking at directories as they are on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is at a path. Directories have no time: who writes into them changes it."""
+
+    kind: str
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int | None
+    device: int
+    content: str
+    links: tuple[bytes, ...]
+    xattrs: tuple[tuple[str, bytes], ...]
+
+
+def look(root: str | os.PathLike[str], *, directory_times: bool = False) -> dict[bytes, Found]:
+    """Everything below and including a directory, by path."""
+    base = os.fsencode(os.fspath(root))
+    states: dict[bytes, os.stat_result] = {}
+    for where, folders, names in os.walk(base):
+        for name in [b"", *folders, *names]:
+            path = os.path.join(where, name).rstrip(b"/")
+            states[os.path.relpath(path, base)] = os.lstat(path)
+    names_of: dict[int, list[bytes]] = {}
+    for path, state in states.items():
+        if not stat.S_ISDIR(state.st_mode):
+            names_of.setdefault(state.st_ino, []).append(path)
+    return {path: _found(os.path.join(base, path), state, names_of, directory_times) for path, state in states.items()}
+
+
+def _found(path: bytes, state: os.stat_result, names_of: dict[int, list[bytes]], directory_times: bool) -> Found:
+    is_directory = stat.S_ISDIR(state.st_mode)
+    content = ""
+    if stat.S_ISREG(state.st_mode):
+        with open(path, "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+    elif stat.S_ISLNK(state.st_mode):
+        content = repr(os.readlink(path))
+    return Found(
+        kind=stat.filemode(state.st_mode)[0],
+        mode=stat.S_IMODE(state.st_mode),
+        uid=state.st_uid,
+        gid=state.st_gid,
+        mtime_ns=state.st_mtime_ns if directory_times or not is_directory else None,
+        device=state.st_rdev,
+        content=content,
+        links=() if is_directory else tuple(sorted(names_of[state.st_ino])),
+        xattrs=tuple(sorted(_xattrs(path))),
+    )
+
+
+def _xattrs(path: bytes) -> list[tuple[str, bytes]]:
+    return [
+        (name, os.getxattr(path, name, follow_symlinks=False)) for name in os.listxattr(path, follow_symlinks=False)
+    ]
+
+
+def names(root: str | os.PathLike[str]) -> set[str]:
+    """The paths of everything below a directory."""
+    return {os.fsdecode(path) for path in look(root)} - {"."}

@@ -1,0 +1,109 @@
+"""The house rules that the imports have to keep."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fastpull
+
+ROOT = Path(fastpull.__file__).parent
+ROOMS = [
+    # each may import from those above it, and from itself
+    "errors",
+    "tarstage",
+    "oci",
+    "progress",
+    "config",
+    "tasks",
+    "registry",
+    "cache",
+    "sources",
+    "layers",
+    "sinks",
+    "unpack",
+    "engine",
+    "client",
+    "demo",
+    "cli",
+]
+SHARED = {
+    # values that lower rooms need, without I/O
+    ("tarstage", "reference"),
+    ("reference", "layers.entry"),
+    ("reference", "layers.faults"),
+    ("reference", "layers.index"),
+}
+PUBLIC = {"fastpull", "fastpull.errors", "fastpull.progress", "fastpull.demo"}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of fastpull that a file imports, those for type checking aside."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.If)
+            and "TYPE_CHECKING" in ast.unparse(node.test)
+            and "or" not in ast.unparse(node.test)
+        ):
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "fastpull":
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names if alias.name.split(".")[0] == "fastpull")
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def room_of(module: str) -> str:
+    return module.removeprefix("fastpull.").split(".")[0]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_rooms_import_only_from_rooms_above_them(path: Path) -> None:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    room = room_of(name)
+    for imported in imports(path):
+        target = imported.removeprefix("fastpull.")
+        if imported in ("fastpull", "fastpull._native") or room_of(target) == room or (room, target) in SHARED:
+            continue
+        if any(one == room and target.startswith(other) for one, other in SHARED):
+            continue
+        assert room in ROOMS, f"{room} has no place in the order"
+        assert ROOMS.index(room_of(target)) < ROOMS.index(room), f"{name} imports {target}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "cli").glob("*.py")), ids=lambda path: path.name)
+def test_the_command_line_uses_public_names_only(path: Path) -> None:
+    assert {name for name in imports(path) if not name.startswith("fastpull.cli")} <= PUBLIC
+
+
+def test_the_oci_nouns_do_no_io() -> None:
+    for path in (ROOT / "oci").glob("*.py"):
+        text = path.read_text()
+        assert not any(f"import {name}\n" in text for name in ("os", "io", "asyncio", "socket", "aiohttp")), path
+
+
+def test_no_module_reads_tar_with_the_library_or_starts_programs() -> None:
+    for path in modules():
+        names = {
+            name.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import)
+            for name in node.names
+        }
+        assert not names & {"tarfile", "subprocess", "requests"}, path
+
+
+def test_every_public_name_loads() -> None:
+    for name in fastpull.__all__:
+        assert getattr(fastpull, name) is not None
+    with pytest.raises(AttributeError):
+        _ = fastpull.nothing  # type: ignore[attr-defined]

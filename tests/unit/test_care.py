@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fastpull.cache.care import Cache
+from fastpull.cache.refs import Ref
+from fastpull.cache.store import Store
+from fastpull.client import Client
+from fastpull.config import Settings
+from fastpull.errors import FastpullError, NotFound
+from fastpull.oci.digest import Digest
+from tests.support.layers import file, publish
+from tests.support.registry import FaultyRegistry
+from tests.unit.test_store import put
+
+
+@pytest.fixture
+def store(settings: Settings) -> Store:
+    return Store(settings.cache)
+
+
+@pytest.fixture
+def cache(settings: Settings) -> Cache:
+    return Cache(settings.cache)
+
+
+def age(store: Store, digest: Digest, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(store.blob_path(digest), (then, then))
+
+
+def present(store: Store) -> set[Digest]:
+    return {blob.digest for blob in store.blobs()}
+
+
+def test_gc_by_age_takes_what_was_not_used_for_so_long(store: Store, cache: Cache) -> None:
+    old, new = put(store, b"old" * 100), put(store, b"new" * 100)
+    age(store, old, 1000)
+    removed = cache.collect(max_age_seconds=500)
+    assert [blob.digest for blob in removed.blobs] == [old]
+    assert removed.freed_bytes == 300
+    assert present(store) == {new}
+
+
+def test_gc_by_size_takes_the_longest_unused_first(store: Store, cache: Cache) -> None:
+    digests = [put(store, bytes([number]) * 100) for number in range(4)]
+    for number, digest in enumerate(digests):
+        age(store, digest, 1000 - number)
+    cache.collect(max_size=250)
+    assert present(store) == set(digests[2:])
+
+
+def test_using_a_blob_makes_it_young_again(store: Store, cache: Cache) -> None:
+    digest = put(store)
+    age(store, digest, 1000)
+    blob = store.find(digest)
+    assert blob is not None
+    blob.close()
+    assert not cache.collect(max_age_seconds=500).blobs
+
+
+def test_looking_does_not_count_as_use(store: Store, cache: Cache) -> None:
+    digest = put(store)
+    age(store, digest, 1000)
+    cache.verify()
+    cache.images()
+    assert cache.collect(max_age_seconds=500).blobs
+
+
+def test_a_dry_run_changes_nothing(store: Store, cache: Cache) -> None:
+    digest = put(store)
+    assert [blob.digest for blob in cache.collect(max_size=0, dry_run=True).blobs] == [digest]
+    assert present(store) == {digest}
+
+
+def test_gc_spares_a_partial_blob_that_is_being_written(store: Store, cache: Cache) -> None:
+    content = b"coming" * 1000
+    digest = Digest.of(content)
+    lock = store.lock(digest)
+    assert lock.try_acquire()
+    partial = store.begin(digest, len(content), lock)
+    partial.write(0, [content[:100]])
+    os.utime(partial.data_path, (0, 0))
+    cache.collect(max_age_seconds=1)
+    assert os.path.exists(partial.data_path)
+    partial.close()
+    cache.collect(max_age_seconds=1)
+    assert not os.path.exists(partial.directory)
+
+
+def test_gc_removes_leftovers(store: Store, cache: Cache) -> None:
+    digest = put(store)
+    store.write_index(digest, b"index")
+    store.remove(digest)
+    store.write_index(digest, b"index of a blob that is gone")
+    draft = os.path.join(store.root, "blobs/sha256/.draft.1.1")
+    lock = os.path.join(store.root, "locks/sha256-dead")
+    for path in (draft, lock):
+        with open(path, "w"):
+            os.utime(path, (0, 0))
+    cache.collect()
+    assert cache.usage().total_bytes == 0
+    assert not os.path.exists(draft)
+    assert not os.path.exists(lock)
+
+
+def test_verify_finds_every_damaged_blob_and_takes_it_out(store: Store, cache: Cache) -> None:
+    digests = [put(store, bytes([number]) * 5000) for number in range(5)]
+    for digest in digests[1:4:2]:
+        os.chmod(store.blob_path(digest), 0o600)
+        with open(store.blob_path(digest), "r+b") as file_:
+            file_.seek(4000)
+            file_.write(b"X")
+    assert cache.verify(dry_run=True).corrupt == sorted(digests[1:4:2], key=lambda digest: digest.encoded)
+    found = cache.verify()
+    assert (found.blobs, found.size, len(found.corrupt)) == (5, 25_000, 2)
+    assert present(store) == {digests[0], digests[2], digests[4]}
+    assert not cache.verify().corrupt
+
+
+async def test_images_are_listed_and_removed_by_name(
+    registry: FaultyRegistry, settings: Settings, cache: Cache, store: Store
+) -> None:
+    shared = [file("shared", b"s" * 5000)]
+    one = publish(registry, shared, [file("one", b"1" * 5000)], name="test/one")
+    two = publish(registry, shared, [file("two", b"2" * 5000)], name="test/two")
+    async with Client(settings) as client:
+        await client.warm([one, two])
+    images = cache.images()
+    assert {image.reference for image in images} == {one, two}
+    assert all(image.present == image.size for image in images)
+    removed = cache.remove(one)
+    assert len(removed.blobs) == 3, "its own layer, config and manifest, but not the shared layer"
+    assert [(image.reference, image.present == image.size) for image in cache.images()] == [(two, True)]
+    assert cache.verify().blobs == 4
+
+
+def test_removing_what_is_not_there_says_so(cache: Cache) -> None:
+    for name in ("nothing:v1", "sha256:" + "a" * 64):
+        with pytest.raises(NotFound, match="cache ls"):
+            cache.remove(name)
+    with pytest.raises(FastpullError) as caught:
+        cache.remove("NO NAME")
+    assert caught.value.exit_code == 3
+
+
+def test_damaged_references_are_passed_over(store: Store, cache: Cache) -> None:
+    Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x")).keep(store)
+    store.write_ref("broken", b"{")
+    store.write_ref("foreign", b'{"reference": 1}')
+    assert cache.images() == []
+
+
+def test_usage_counts_everything(store: Store, cache: Cache, tmp_path: Path) -> None:
+    digest = put(store, b"x" * 1000)
+    store.write_index(digest, b"i" * 10)
+    other = put(store, b"y" * 500)
+    store.remove(other)
+    usage = cache.usage()
+    assert (usage.blobs, usage.blob_bytes, usage.index_bytes, usage.trash_bytes) == (1, 1000, 18, 500)
+    assert usage.total_bytes == 1518

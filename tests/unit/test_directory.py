@@ -1,0 +1,428 @@
+"""The directory sink, without a registry: layers are scanned from memory, in whatever order a test wants."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from fastpull.errors import OutputError, OutputExists
+from fastpull.layers.archive import archive
+from fastpull.layers.merge import merge
+from fastpull.layers.scan import LayerScanner
+from fastpull.oci.digest import Digest
+from fastpull.sinks import directory as directory_module
+from fastpull.sinks.base import SinkReport
+from fastpull.sinks.directory import Directory
+from fastpull.sinks.ownership import OwnerName
+from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
+from tests.support.trees import look, names
+
+IS_ROOT = os.geteuid() == 0
+SOME_TIME = 1_600_000_000
+
+
+def write(
+    destination: Path,
+    *layers: list[Member],
+    order: list[int] | None = None,
+    chunk: int = 100_000,
+    force: bool = False,
+    owner: OwnerName | None = None,
+    again: tuple[int, ...] = (),
+) -> SinkReport:
+    """Streams layers into a directory sink, one after the other in ``order``; those in ``again`` twice."""
+    sink = Directory(destination, force=force, owner=owner)
+    try:
+        sink.begin(sync=False)
+        indexes = {}
+        for number in [*(order or range(len(layers))), *again]:
+            scanner = LayerScanner("layer")
+            writer = sink.layer(number, scanner.entries, None)
+            data = archive(layers[number])
+            for at in range(0, len(data), chunk):
+                piece = data[at : at + chunk]
+                writer.write(piece, scanner.feed(piece))
+            scanner.finish()
+            writer.close()
+            indexes[number] = scanner.index(Digest.of(b""), Digest.of(b""), len(data))
+        return sink.commit(merge([indexes[number] for number in range(len(layers))]))
+    finally:
+        sink.abort()
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if ".fastpull-" in name]
+
+
+# --- content
+
+
+def test_files_have_their_content_mode_and_time(tmp_path: Path) -> None:
+    write(tmp_path / "out", [file("d/a", b"hello", mode=0o640, mtime=SOME_TIME), file("empty", mode=0o400, mtime=-5)])
+    state = os.stat(tmp_path / "out/d/a")
+    assert (tmp_path / "out/d/a").read_bytes() == b"hello"
+    assert (stat.S_IMODE(state.st_mode), state.st_mtime_ns) == (0o640, SOME_TIME * 10**9)
+    assert os.stat(tmp_path / "out/empty").st_mtime == -5
+
+
+@pytest.mark.parametrize("chunk", [100_000, 512, 700])
+def test_files_across_chunks_are_whole(tmp_path: Path, chunk: int) -> None:
+    contents = [os.urandom(size) for size in (0, 1, 511, 512, 513, 5000, 100_000)]
+    write(tmp_path / "out", [file(f"f{number}", content) for number, content in enumerate(contents)], chunk=chunk)
+    assert [(tmp_path / f"out/f{number}").read_bytes() for number in range(len(contents))] == contents
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+def test_the_order_in_which_layers_arrive_does_not_matter(tmp_path: Path, order: list[int]) -> None:
+    layers = [
+        [
+            folder("d", 0o711),
+            file("d/a", b"0"),
+            file("b", b"0"),
+            file("gone", b"0"),
+            file("x/y/z", b"0"),
+            file("t", b"0"),
+        ],
+        [file("d/a", b"1"), whiteout("gone"), file("x", b"1"), hardlink("t2", "t"), file("n/m", b"1")],
+        [file("b/c", b"2"), opaque("n"), file("n/k", b"2"), file("t", b"2"), symlink("s", "b")],
+    ]
+    write(tmp_path / "out", *layers, order=order)
+    found = {path: entry.content for path, entry in look(tmp_path / "out").items()}
+    write(tmp_path / "expected", *layers)
+    assert found == {path: entry.content for path, entry in look(tmp_path / "expected").items()}
+    assert names(tmp_path / "out") == {"d", "d/a", "b", "b/c", "x", "t", "t2", "n", "n/k", "s"}
+    assert (tmp_path / "out/t").read_bytes() == b"2"
+    assert (tmp_path / "out/t2").read_bytes() == b"0"
+
+
+def test_layers_may_stream_side_by_side(tmp_path: Path) -> None:
+    layers = [[file(f"d{n % 7}/f{n}", b"%d.%d" % (layer, n)) for n in range(300)] for layer in range(4)]
+    sink = Directory(tmp_path / "out")
+    sink.begin(sync=False)
+    indexes = {}
+
+    def stream(number: int) -> None:
+        scanner = LayerScanner("layer")
+        writer = sink.layer(number, scanner.entries, None)
+        data = archive(layers[number])
+        for at in range(0, len(data), 1000):
+            writer.write(data[at : at + 1000], scanner.feed(data[at : at + 1000]))
+        writer.close()
+        indexes[number] = scanner.index(Digest.of(b""), Digest.of(b""), 0)
+
+    threads = [threading.Thread(target=stream, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.commit(merge([indexes[number] for number in range(4)]))
+    sink.abort()
+    assert all((tmp_path / f"out/d{n % 7}/f{n}").read_bytes() == b"3.%d" % n for n in range(300))
+    assert len(names(tmp_path / "out")) == 307
+
+
+def test_a_layer_that_is_read_again_counts_once(tmp_path: Path) -> None:
+    layers = [[file("a", b"0"), file("a", b"00"), file("d/x", b"0")], [file("a", b"1"), file("b", b"1")]]
+    write(tmp_path / "out", *layers, again=(0, 1, 0))
+    assert names(tmp_path / "out") == {"a", "b", "d", "d/x"}
+    assert (tmp_path / "out/a").read_bytes() == b"1"
+
+
+def test_links_share_one_inode(tmp_path: Path) -> None:
+    report = write(
+        tmp_path / "out",
+        [file("a", b"x", mode=0o755), hardlink("d/b", "a"), symlink("s", "a"), hardlink("d/t", "s")],
+        [hardlink("c", "d/b"), whiteout("a")],
+    )
+    assert os.stat(tmp_path / "out/c").st_ino == os.stat(tmp_path / "out/d/b").st_ino
+    assert os.stat(tmp_path / "out/c").st_nlink == 2
+    assert os.lstat(tmp_path / "out/s").st_ino == os.lstat(tmp_path / "out/d/t").st_ino
+    assert report.inodes == 4
+
+
+def test_names_are_bytes(tmp_path: Path) -> None:
+    write(
+        tmp_path / "out",
+        [file(b"caf\xe9/\xff\xfe\n", b"x"), file(b"n" * 255), folder(b"\xc3\xa9"), symlink(b"l", b"\xff")],
+    )
+    assert set(look(tmp_path / "out")) == {b".", b"caf\xe9", b"caf\xe9/\xff\xfe\n", b"n" * 255, b"\xc3\xa9", b"l"}
+    assert os.readlink(os.fsencode(tmp_path / "out/l")) == b"\xff"
+
+
+def test_deep_paths_are_made(tmp_path: Path) -> None:
+    deep, deeper = "/".join(["d"] * 60) + "/f", "/".join(["e"] * 254) + "/f"
+    write(tmp_path / "out", [file(deep, b"1"), file(deeper, b"2")], [file(deeper, b"3")])
+    assert (tmp_path / "out" / deeper).read_bytes() == b"3"
+
+
+def test_sparse_files_keep_their_holes(tmp_path: Path) -> None:
+    from tests.unit.test_scanner import END, SPARSE, sparse_10  # noqa: PLC0415
+
+    sink = Directory(tmp_path / "out")
+    sink.begin(sync=False)
+    scanner = LayerScanner("layer")
+    writer = sink.layer(0, scanner.entries, None)
+    data = sparse_10() + sparse_10(b"0\n", 10 << 20, b"").replace(b"/s", b"/h").replace(b"name=s", b"name=h") + END
+    # the second header was changed: mend its checksum
+    at = data.rindex(b"GNUSparseFile.1/h")
+    header = bytearray(data[at : at + 512])
+    header[148:156] = b"%06o\0 " % sum(header[:148] + b" " * 8 + header[156:])
+    data = data[:at] + bytes(header) + data[at + 512 :]
+    writer.write(data, scanner.feed(data))
+    sink.commit(merge([scanner.index(Digest.of(b""), Digest.of(b""), 0)]))
+    sink.abort()
+    assert (tmp_path / "out/s").read_bytes() == SPARSE
+    state = os.stat(tmp_path / "out/h")
+    assert (state.st_size, state.st_blocks) == (10 << 20, 0)
+
+
+# --- directories
+
+
+def test_described_directories_have_their_mode_and_time_and_others_the_defaults(tmp_path: Path) -> None:
+    write(
+        tmp_path / "out", [folder("", 0o711, mtime=7), folder("d", 0o1750, mtime=SOME_TIME), file("d/a"), file("i/b")]
+    )
+    states = {name: os.stat(tmp_path / "out" / name) for name in ("", "d", "i")}
+    assert [stat.S_IMODE(state.st_mode) for state in states.values()] == [0o711, 0o1750, 0o755]
+    assert [state.st_mtime for state in states.values()] == [7, SOME_TIME, 0]
+
+
+def test_the_umask_and_a_shared_parent_do_not_matter(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o2777)
+    before = os.umask(0o077)
+    try:
+        write(tmp_path / "out", [file("i/b", mode=0o666), folder("d", 0o777), fifo("p", mode=0o666)])
+    finally:
+        os.umask(before)
+    modes = {name: stat.S_IMODE(os.lstat(tmp_path / "out" / name).st_mode) for name in ("", "i", "i/b", "d", "p")}
+    assert modes == {"": 0o755, "i": 0o755, "i/b": 0o666, "d": 0o777, "p": 0o666}
+
+
+# --- ownership
+
+
+def test_who_is_not_to_keep_owners_gets_a_usable_tree(tmp_path: Path) -> None:
+    report = write(
+        tmp_path / "out",
+        [
+            folder("locked", 0o000),
+            file("locked/secret", b"s", mode=0o000, uid=12345, gid=54321),
+            file("su", b"x", mode=0o6755),
+            folder("shared", 0o2775),
+            folder("sticky", 0o1777),
+            device("null", 1, 3),
+            fifo("pipe"),
+        ],
+        owner="me",
+    )
+    found = look(tmp_path / "out")
+    assert {(entry.uid, entry.gid) for entry in found.values()} == {(os.geteuid(), os.getegid())}
+    modes = {path.decode(): oct(entry.mode) for path, entry in found.items()}
+    assert modes == {
+        ".": "0o755",
+        "locked": "0o700",
+        "locked/secret": "0o400",
+        "su": "0o755",
+        "shared": "0o775",
+        "sticky": "0o1777",
+        "pipe": "0o644",
+    }
+    assert report.left_out == {"setuid bits": 1, "devices": 1}
+
+
+@pytest.mark.root
+def test_root_keeps_owners_devices_setuid_and_attributes(tmp_path: Path) -> None:
+    capability = bytes.fromhex("0100000200200000000000000000000000000000")
+    write(
+        tmp_path / "out",
+        [
+            folder("d", 0o2775, uid=1, gid=2, xattrs=((b"user.d", b"1"),)),
+            file("d/su", b"x", mode=0o6755, uid=1000, gid=1001, mtime=5),
+            file("ping", b"x", mode=0o755, xattrs=((b"security.capability", capability), (b"user.x", b"\0y"))),
+            symlink("l", "d", uid=7, gid=8, mtime=9),
+            device("null", 1, 3, mode=0o666, uid=3, gid=4, mtime=11),
+            fifo("pipe", mode=0o620, uid=5, gid=6, mtime=12),
+            file("big", b"", uid=4_000_000_000, gid=4_294_967_294),
+        ],
+    )
+    found = look(tmp_path / "out", directory_times=True)
+    assert (found[b"d"].mode, found[b"d"].uid, found[b"d"].gid, found[b"d"].xattrs) == (
+        0o2775,
+        1,
+        2,
+        (("user.d", b"1"),),
+    )
+    assert (found[b"d/su"].mode, found[b"d/su"].uid, found[b"d/su"].gid) == (0o6755, 1000, 1001)
+    assert found[b"ping"].xattrs == (("security.capability", capability), ("user.x", b"\0y"))
+    assert (found[b"l"].uid, found[b"l"].gid, found[b"l"].mtime_ns) == (7, 8, 9 * 10**9)
+    null = found[b"null"]
+    assert (null.kind, null.mode, null.uid, null.device, null.mtime_ns) == ("c", 0o666, 3, os.makedev(1, 3), 11 * 10**9)
+    assert (found[b"pipe"].kind, found[b"pipe"].mode, found[b"pipe"].uid, found[b"pipe"].mtime_ns) == (
+        "p",
+        0o620,
+        5,
+        12 * 10**9,
+    )
+    assert (found[b"big"].uid, found[b"big"].gid) == (4_000_000_000, 4_294_967_294)
+
+
+def test_attributes_that_belong_to_hosts_are_dropped_and_counted(tmp_path: Path) -> None:
+    dropped = (
+        (b"trusted.overlay.opaque", b"y"),
+        (b"security.selinux", b"x"),
+        (b"system.nfs4_acl", b"x"),
+        (b"user.overlay.x", b"y"),
+    )
+    report = write(tmp_path / "out", [file("f", xattrs=(*dropped, (b"user.kept", b"1"))), folder("d", xattrs=dropped)])
+    assert os.listxattr(tmp_path / "out/f") == ["user.kept"]
+    assert os.listxattr(tmp_path / "out/d") == []
+    assert report.left_out["xattrs"] == 8
+
+
+def test_links_of_left_out_devices_are_left_out(tmp_path: Path) -> None:
+    report = write(tmp_path / "out", [device("a", 1, 3), hardlink("b", "a"), file("c")], owner="me")
+    assert names(tmp_path / "out") == {"c"}
+    assert report.left_out["devices"] == 1
+
+
+# --- the destination
+
+
+def test_an_empty_directory_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out", [file("a")])
+    assert names(tmp_path / "out") == {"a"}
+
+
+@pytest.mark.parametrize("kind", ["file", "full"])
+def test_what_is_in_use_is_refused_before_anything_is_made(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / "mine").write_text("mine")
+    with pytest.raises(OutputExists, match="--force") as caught:
+        write(out, [file("a")])
+    assert caught.value.exit_code == 31
+    assert leftovers(tmp_path) == []
+    assert names(out) == {"mine"} if kind == "full" else out.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["file", "full", "nothing"])
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_force_replaces_whatever_is_there(
+    tmp_path: Path, kind: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_exchange:
+        monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("old")
+    elif kind == "full":
+        (out / "old/deep").mkdir(parents=True)
+        os.chmod(out / "old", 0o500)
+    write(out, [file("new")], force=True)
+    assert names(out) == {"new"}
+    assert leftovers(tmp_path) == []
+
+
+def test_a_link_to_a_directory_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    os.symlink("real", tmp_path / "out")
+    write(tmp_path / "out", [file("a")])
+    assert os.readlink(tmp_path / "out") == "real"
+    assert names(tmp_path / "real") == {"a"}
+
+
+def test_no_parent_no_output(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no such directory, make it first") as caught:
+        write(tmp_path / "no/out", [file("a")])
+    assert caught.value.exit_code == 31
+
+
+def test_the_current_directory_and_mount_points_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputError, match="current directory"):
+        write(Path(), [file("a")])
+    for mount in ("/", "/proc"):
+        with pytest.raises(OutputError, match="mount point|root directory"):
+            write(Path(mount), [file("a")])
+
+
+def test_what_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    sink = Directory(tmp_path / "out")
+    sink.begin(sync=False)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/theirs").write_text("x")
+    with pytest.raises(OutputExists, match="just been made"):
+        sink.commit(merge([]))
+    sink.abort()
+    assert names(tmp_path / "out") == {"theirs"}
+    assert leftovers(tmp_path) == []
+
+
+def test_abort_leaves_nothing(tmp_path: Path) -> None:
+    sink = Directory(tmp_path / "out")
+    sink.begin(sync=False)
+    scanner = LayerScanner("layer")
+    writer = sink.layer(0, scanner.entries, None)
+    data = archive([file("d/a", b"x" * 5000)])[:2000]
+    writer.write(data, scanner.feed(data))
+    sink.abort()
+    sink.abort()
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_pull_left_is_removed_by_the_next_and_a_running_one_is_spared(tmp_path: Path) -> None:
+    dead, running = Directory(tmp_path / "out"), Directory(tmp_path / "out")
+    dead.begin(sync=False)
+    os.close(dead._staging._fd)  # as death would do
+    running.begin(sync=False)
+    stale = leftovers(tmp_path)
+    assert len(stale) == 1, "the dead one is gone already"
+    write(tmp_path / "out", [file("a")])
+    assert leftovers(tmp_path) == stale
+    running.abort()
+    assert leftovers(tmp_path) == []
+    dead._staging._fd = -1
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writer:
+        failed = 0
+
+        def write(self, *_: object) -> int:
+            return errno.ENOSPC
+
+        def close(self) -> None:
+            pass
+
+        def places(self) -> bytes:
+            return b""
+
+    monkeypatch.setattr(directory_module, "FileWriter", lambda *_: Writer())
+    with pytest.raises(OutputError, match="no space left on device: .*out/d/a.*Free some space"):
+        write(tmp_path / "out", [file("d/a", b"x")])
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_sync_reaches_the_disk_before_the_name_appears(
+    tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(
+        "fastpull.sinks.staging.sync_filesystem", lambda fd: calls.append(("sync", (tmp_path / "out").exists())) or 0
+    )
+    sink = Directory(tmp_path / "out")
+    sink.begin(sync=sync)
+    sink.commit(merge([]))
+    sink.abort()
+    assert calls == ([("sync", False)] if sync else [])

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from fastpull.cache import partial as partial_module
+from fastpull.cache.journal import Record
+from fastpull.cache.partial import Partial
+from fastpull.cache.store import Store
+from fastpull.errors import CacheError
+from fastpull.oci.digest import Digest
+
+CONTENT = os.urandom(100_000)
+DIGEST = Digest.of(CONTENT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "cache"))
+
+
+def begin(store: Store, size: int = len(CONTENT)) -> Partial:
+    lock = store.lock(DIGEST)
+    assert lock.try_acquire()
+    return store.begin(DIGEST, size, lock)
+
+
+def read_all(partial: Partial) -> bytes:
+    found, buffer = b"", memoryview(bytearray(7_777))
+    while size := partial.readinto(buffer, len(found)):
+        found += buffer[:size]
+    return found
+
+
+def test_ranges_written_in_any_order_read_from_the_front(store: Store) -> None:
+    partial = begin(store)
+    for start in (50_000, 0, 75_000, 25_000):
+        partial.write(start, [CONTENT[start : start + 12_500], CONTENT[start + 12_500 : start + 25_000]])
+    assert partial.gaps() == []
+    assert read_all(partial) == CONTENT
+    partial.close()
+
+
+def test_a_reader_waits_for_the_bytes_at_its_position(store: Store) -> None:
+    partial = begin(store)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(read_all(partial)))
+    reader.start()
+    partial.write(60_000, [CONTENT[60_000:]])
+    partial.write(0, [CONTENT[:30_000]])
+    reader.join(0.05)
+    assert reader.is_alive(), "there is a gap before the end"
+    partial.write(30_000, [CONTENT[30_000:60_000]])
+    reader.join(5)
+    assert found == [CONTENT]
+    partial.close()
+
+
+def test_a_failure_wakes_the_reader_after_what_is_there(store: Store) -> None:
+    partial = begin(store)
+    partial.write(0, [CONTENT[:10]])
+    partial.fail(CacheError("x", "no more"))
+    buffer = memoryview(bytearray(100))
+    assert partial.readinto(buffer, 0) == 10
+    with pytest.raises(CacheError, match="no more"):
+        partial.readinto(buffer, 10)
+    partial.close()
+
+
+def test_what_was_written_is_taken_over(store: Store) -> None:
+    first = begin(store)
+    first.write(20_000, [CONTENT[20_000:30_000]])
+    first.write(0, [CONTENT[:5_000]])
+    first.close()
+    second = begin(store)
+    assert second.resumed == 15_000
+    assert second.gaps() == [(5_000, 20_000), (30_000, 100_000)]
+    second.close()
+
+
+def test_a_torn_record_at_the_end_costs_only_its_range(store: Store) -> None:
+    first = begin(store)
+    first.write(0, [CONTENT[:5_000]])
+    first.write(5_000, [CONTENT[5_000:9_000]])
+    first.close()
+    with open(first.journal_path, "r+b") as journal:
+        journal.truncate(32 + 11)
+    second = begin(store)
+    assert second.gaps() == [(5_000, 100_000)]
+    second.write(5_000, [CONTENT[5_000:9_000]])
+    second.close()
+    assert begin(store).gaps() == [(9_000, 100_000)], "the torn record must not hide what follows it"
+
+
+def test_a_damaged_record_is_not_believed(store: Store) -> None:
+    first = begin(store)
+    first.write(0, [CONTENT[:5_000]])
+    first.close()
+    with open(first.journal_path, "r+b") as journal:
+        journal.seek(8)
+        journal.write(b"\xff")
+    assert begin(store).resumed == 0
+
+
+def test_a_range_that_the_disk_lost_is_fetched_again(store: Store) -> None:
+    first = begin(store)
+    first.write(0, [CONTENT[:5_000]])
+    first.write(5_000, [CONTENT[5_000:10_000]])
+    first.close()
+    with open(first.data_path, "r+b") as data:
+        data.seek(6_000)
+        data.write(b"\0" * 100)
+    assert begin(store).gaps() == [(5_000, 100_000)]
+
+
+def test_records_beyond_the_blob_are_not_believed(store: Store) -> None:
+    first = begin(store)
+    first.close()
+    os.makedirs(first.directory, exist_ok=True)
+    with open(first.journal_path, "wb") as journal:
+        journal.write(Record(99_990, 20, 1).to_bytes() + Record(0, 1 << 63, 1).to_bytes())
+    assert begin(store).resumed == 0
+
+
+def test_there_is_one_partial_at_a_time(store: Store) -> None:
+    partial = begin(store)
+    assert not store.lock(DIGEST).try_acquire()
+    partial.close()
+    lock = store.lock(DIGEST)
+    assert lock.try_acquire()
+    lock.release()
+
+
+def test_too_little_space_is_told_before_anything_is_fetched(store: Store) -> None:
+    with pytest.raises(CacheError, match="no space left.*to come") as caught:
+        begin(store, size=1 << 60)
+    assert caught.value.exit_code == 30
+    lock = store.lock(DIGEST)
+    assert lock.try_acquire(), "the lock is free again"
+    lock.release()
+
+
+def test_a_full_disk_is_a_cache_error_and_is_not_remembered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = begin(store)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(partial_module.os, "pwritev", full)
+    with pytest.raises(CacheError, match="no space left on device.*Free some space"):
+        partial.write(0, [CONTENT[:100]])
+    assert partial.gaps() == [(0, len(CONTENT))]
+    monkeypatch.undo()
+    partial.close()
+
+
+def test_an_empty_blob_is_complete_at_once(store: Store) -> None:
+    partial = begin(store, size=0)
+    assert partial.gaps() == []
+    assert partial.readinto(memoryview(bytearray(10)), 0) == 0
+    partial.close()

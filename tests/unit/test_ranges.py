@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastpull.registry.download import clipped
+from fastpull.registry.ranges import FIRST_RANGE, MIB, ContentRange, Pace, RangePlan
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 200 * MIB), st.integers(1, 100 * MIB)), max_size=5),
+    st.lists(st.integers(1, 32).map(lambda mebibytes: mebibytes * MIB), min_size=1, max_size=5),
+)
+def test_a_plan_hands_out_every_byte_of_the_gaps_once_and_in_order(
+    steps: list[tuple[int, int]], sizes: list[int]
+) -> None:
+    gaps, at = [], 0
+    for skip, length in steps:
+        gaps.append((at + skip, at + skip + length))
+        at += skip + length + 1
+    plan, taken, number = RangePlan(gaps), [], 0
+    while (span := plan.take(size := sizes[number % len(sizes)])) is not None:
+        assert 0 < span[1] - span[0] <= size + size // 2
+        taken.append(span)
+        number += 1
+    joined: list[tuple[int, int]] = []
+    for start, stop in taken:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    assert joined == gaps
+
+
+def test_ranges_end_at_whole_mebibytes() -> None:
+    plan = RangePlan([(5, 40 * MIB)])
+    assert plan.take(8 * MIB) == (5, 8 * MIB)
+    assert plan.take(8 * MIB) == (8 * MIB, 16 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("bytes 0-99/1000", ContentRange(0, 100, 1000)),
+        ("bytes 5-5/*", ContentRange(5, 6, None)),
+        (" bytes 0-0/1 ", ContentRange(0, 1, 1)),
+        ("bytes 10-5/100", None),
+        ("bytes 0-100/100", None),
+        ("bytes */100", None),
+        ("bytes 0-99", None),
+        ("items 0-99/100", None),
+        ("bytes -5-10/100", None),
+        ("bytes 0-" + "9" * 30 + "/*", None),
+        ("bytes ٠-٩/١٠", None),
+        ("", None),
+    ],
+)
+def test_content_ranges_are_read_or_refused(header: str, expected: ContentRange | None) -> None:
+    assert ContentRange.parse(header) == expected
+
+
+@given(st.text(max_size=40))
+def test_any_content_range_is_sane_or_refused(header: str) -> None:
+    found = ContentRange.parse(header)
+    assert found is None or 0 <= found.start < found.stop <= (found.total or found.stop)
+
+
+@given(
+    st.integers(0, 50),
+    st.integers(1, 30),
+    st.lists(st.tuples(st.integers(0, 80), st.integers(0, 80)).map(lambda pair: (min(pair), max(pair))), max_size=4),
+)
+def test_only_gaps_are_filled(offset: int, length: int, gaps: list[tuple[int, int]]) -> None:
+    piece = bytes(range(length))
+    filled = {at + step: byte for at, part in clipped(offset, piece, gaps) for step, byte in enumerate(part)}
+    wanted = {at for start, stop in gaps for at in range(start, stop)}
+    assert filled == {offset + at: byte for at, byte in enumerate(piece) if offset + at in wanted}
+
+
+# --- the pace
+
+
+def feed(pace: Pace, rate: float, seconds: float, start: float) -> float:
+    """Lets bytes come at a rate for some time."""
+    now = start
+    while now < start + seconds:
+        now += 0.1
+        pace.received(int(rate * 0.1), now, busy=True)
+    return now
+
+
+def test_more_connections_while_they_bring_more() -> None:
+    pace, now = Pace(16), 0.0
+    for _ in range(20):
+        now = feed(pace, 10 * MIB * pace.connections, 0.6, now)  # each connection is capped, as with S3
+    assert pace.connections == 16
+
+
+def test_no_more_connections_when_the_line_is_full() -> None:
+    pace, now = Pace(16), 0.0
+    for _ in range(20):
+        now = feed(pace, 100 * MIB, 0.6, now)
+    assert pace.connections <= 8
+
+
+def test_ranges_grow_with_the_rate_and_have_bounds() -> None:
+    slow, fast = Pace(8), Pace(8)
+    assert slow.range_size == FIRST_RANGE
+    feed(slow, 100_000, 2, 0)
+    feed(fast, 10_000 * MIB, 2, 0)
+    assert slow.range_size == MIB
+    assert fast.range_size == Pace.max_range
+
+
+def test_a_burst_of_refusals_halves_once() -> None:
+    pace = Pace(16)
+    pace.connections = 8
+    for _ in range(5):
+        pace.slow_down(now=10.0)
+    assert pace.connections == 4
+    pace.slow_down(now=20.0)
+    pace.slow_down(now=30.0)
+    pace.slow_down(now=40.0)
+    assert pace.connections == 1

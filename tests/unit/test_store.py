@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from fastpull.cache import seal as seal_module
+from fastpull.cache.seal import Seal
+from fastpull.cache.store import Store
+from fastpull.errors import CacheError
+from fastpull.oci.digest import Digest
+
+CONTENT = b"content of a blob" * 1000
+DIGEST = Digest.of(CONTENT)
+FINGERPRINT = xxhash.xxh3_64_hexdigest(CONTENT)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "cache"))
+
+
+def put(store: Store, content: bytes = CONTENT, *, sync: bool = False) -> Digest:
+    digest = Digest.of(content)
+    lock = store.lock(digest)
+    assert lock.try_acquire()
+    partial = store.begin(digest, len(content), lock)
+    partial.write(0, [content])
+    store.publish(partial, xxhash.xxh3_64_hexdigest(content), sync)
+    return digest
+
+
+def test_a_published_blob_is_found_and_reads_back(store: Store) -> None:
+    put(store)
+    blob = store.find(DIGEST)
+    assert blob is not None
+    buffer = bytearray(len(CONTENT) + 10)
+    assert blob.readinto(memoryview(buffer), 0) == len(CONTENT)
+    assert buffer[: len(CONTENT)] == CONTENT
+    assert blob.seal == Seal.now(len(CONTENT), FINGERPRINT, synced=False)
+    blob.close()
+
+
+def test_a_published_blob_is_read_only_and_leaves_nothing_else(store: Store, tmp_path: Path) -> None:
+    put(store)
+    assert stat.S_IMODE(os.stat(store.blob_path(DIGEST)).st_mode) == 0o400
+    files = sorted(
+        str(path.relative_to(tmp_path / "cache")) for path in (tmp_path / "cache").rglob("*") if path.is_file()
+    )
+    assert files == [f"v1/blobs/sha256/{DIGEST.encoded}", f"v1/blobs/sha256/{DIGEST.encoded}.seal"]
+
+
+def test_the_root_is_private_and_a_shared_one_stays_shared(tmp_path: Path) -> None:
+    Store(str(tmp_path / "mine"))
+    assert stat.S_IMODE(os.stat(tmp_path / "mine").st_mode) == 0o700
+    (tmp_path / "ours").mkdir()
+    os.chmod(tmp_path / "ours", 0o2775)
+    shared = Store(str(tmp_path / "ours"))
+    put(shared)
+    assert stat.S_IMODE(os.stat(tmp_path / "ours/v1/blobs/sha256").st_mode) == 0o2775
+    assert stat.S_IMODE(os.stat(shared.blob_path(DIGEST)).st_mode) == 0o444
+
+
+def test_what_is_missing_is_a_miss(store: Store) -> None:
+    assert store.find(DIGEST) is None
+    assert store.read_document(DIGEST, 100) is None
+    assert store.read_index(DIGEST) is None
+    assert not store.remove(DIGEST)
+
+
+def test_a_blob_of_another_size_than_its_seal_is_quarantined(store: Store) -> None:
+    put(store)
+    os.chmod(store.blob_path(DIGEST), 0o600)
+    os.truncate(store.blob_path(DIGEST), 10)
+    assert store.find(DIGEST) is None
+    assert store.is_missing(DIGEST)
+    assert store.size_of("trash") == 10
+
+
+def test_a_removed_blob_reads_on_where_it_is_open(store: Store) -> None:
+    put(store)
+    blob = store.find(DIGEST)
+    assert blob is not None
+    assert store.remove(DIGEST)
+    assert store.empty_trash() == len(CONTENT)
+    assert blob.readinto(memoryview(bytearray(10)), 0) == 10
+    blob.close()
+
+
+def test_a_corrupt_document_is_quarantined_and_a_miss(store: Store) -> None:
+    store.write_document(DIGEST, CONTENT, FINGERPRINT, sync=False)
+    assert store.read_document(DIGEST, 1 << 20) == CONTENT
+    path = store.blob_path(DIGEST)
+    os.chmod(path, 0o600)
+    with open(path, "r+b") as file:
+        file.write(b"X")
+    assert store.read_document(DIGEST, 1 << 20) is None
+    assert store.is_missing(DIGEST)
+
+
+def test_a_symbolic_link_is_no_blob(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(CONTENT)
+    os.symlink(tmp_path / "elsewhere", store.blob_path(DIGEST))
+    with pytest.raises(CacheError):
+        store.find(DIGEST)
+
+
+# --- seals: what may be believed after a power cut
+
+
+def reseal(store: Store, **fields: object) -> None:
+    values = {
+        "size": len(CONTENT),
+        "fingerprint": FINGERPRINT,
+        "synced": False,
+        "boot": seal_module.boot_id(),
+        **fields,
+    }
+    path = store.blob_path(DIGEST) + ".seal"
+    os.chmod(path, 0o600)
+    with open(path, "wb") as file:
+        file.write(Seal(**values).to_bytes())  # type: ignore[arg-type]
+
+
+def is_fresh(store: Store) -> bool:
+    blob = store.find(DIGEST)
+    assert blob is not None
+    blob.close()
+    return blob.seal is not None and blob.seal.is_fresh
+
+
+def test_a_blob_of_this_boot_is_believed(store: Store) -> None:
+    put(store)
+    assert is_fresh(store)
+
+
+def test_a_blob_of_an_earlier_boot_is_not_believed_unless_it_was_synced(store: Store) -> None:
+    put(store)
+    reseal(store, boot="another")
+    assert not is_fresh(store)
+    reseal(store, boot="another", synced=True)
+    assert is_fresh(store)
+
+
+def test_a_blob_that_was_verified_again_is_believed_again(store: Store) -> None:
+    put(store)
+    reseal(store, boot="another")
+    blob = store.find(DIGEST)
+    assert blob is not None
+    store.renew(blob, FINGERPRINT)
+    blob.close()
+    assert is_fresh(store)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"null", b"[1]", b'{"size": "1"}', b"\xff"])
+def test_a_damaged_seal_is_no_seal(store: Store, content: bytes) -> None:
+    put(store)
+    os.chmod(store.blob_path(DIGEST) + ".seal", 0o600)
+    with open(store.blob_path(DIGEST) + ".seal", "wb") as file:
+        file.write(content)
+    assert not is_fresh(store)
+
+
+def test_sync_is_noted_in_the_seal(store: Store) -> None:
+    put(store, sync=True)
+    blob = store.find(DIGEST)
+    assert blob is not None
+    assert blob.seal is not None
+    assert blob.seal.synced
+    blob.close()
+
+
+def test_an_unwritable_cache_is_a_cache_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CacheError) as caught:
+        Store(str(tmp_path / "file"))
+    assert caught.value.exit_code == 30
+    assert str(tmp_path / "file") in str(caught.value)

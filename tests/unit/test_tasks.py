@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fastpull.tasks import Budget, Turns, in_thread, task_group
+
+
+async def test_a_group_fails_with_its_first_error_itself() -> None:
+    async def fail() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        async with task_group() as group:
+            group.create_task(fail())
+            group.create_task(asyncio.sleep(60))
+
+
+async def test_cancelling_waits_for_the_thread_and_tells_it() -> None:
+    stop, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        stop.wait(30)
+        ended.set()
+
+    with ThreadPoolExecutor(1) as executor:
+        task = asyncio.create_task(in_thread(executor, work, abort=stop.set))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
+
+
+async def test_turns_go_to_the_lowest_rank_first() -> None:
+    turns, order = Turns(1), []
+
+    async def take(rank: int) -> None:
+        with await turns.acquire(rank):
+            order.append(rank)
+            await asyncio.sleep(0)
+
+    first = await turns.acquire(0)
+    tasks = [asyncio.create_task(take(rank)) for rank in (5, 1, 3, 2, 4)]
+    await asyncio.sleep(0)
+    first.release()
+    await asyncio.gather(*tasks)
+    assert order == [1, 2, 3, 4, 5]
+
+
+async def test_a_cancelled_wait_loses_no_turn() -> None:
+    turns = Turns(1)
+    first = await turns.acquire(0)
+    waiting = asyncio.create_task(turns.acquire(1))
+    await asyncio.sleep(0)
+    first.release()  # granted, but not received yet
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    async with asyncio.timeout(1):
+        (await turns.acquire(2)).release()
+
+
+async def test_a_turn_is_released_once() -> None:
+    turns = Turns(1)
+    turn = await turns.acquire(0)
+    turn.release()
+    turn.release()
+    await turns.acquire(0)
+    assert turns.all_used
+
+
+async def test_more_turns_let_waiters_in() -> None:
+    turns = Turns(1)
+    await turns.acquire(0)
+    waiting = asyncio.create_task(turns.acquire(0))
+    await asyncio.sleep(0)
+    turns.resize(2)
+    async with asyncio.timeout(1):
+        await waiting
+
+
+async def test_a_budget_is_never_exceeded_and_serves_in_order() -> None:
+    budget, held, most, order = Budget(10), 0, 0, []
+
+    async def use(name: int, size: int) -> None:
+        nonlocal held, most
+        async with budget.hold(size):
+            order.append(name)
+            held += size
+            most = max(most, held)
+            await asyncio.sleep(0.001)
+            held -= size
+
+    await asyncio.gather(*(use(name, size) for name, size in enumerate((4, 4, 8, 2, 10, 1))))
+    assert most <= 10
+    assert order == [0, 1, 2, 3, 4, 5]
+
+
+async def test_more_than_all_is_granted_alone() -> None:
+    budget = Budget(10)
+    async with asyncio.timeout(1), budget.hold(1000):
+        pass
