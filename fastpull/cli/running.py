@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -24,13 +23,18 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         Interrupted: a signal came.
     """
-    import uvloop  # noqa: PLC0415  # only who runs something has to load it
+    # only who runs something has to load them
+    import asyncio  # noqa: PLC0415
+
+    import uvloop  # noqa: PLC0415
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_until_signal(work))
 
 
 async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
+    import asyncio  # noqa: PLC0415
+
     task = asyncio.create_task(work)
     signals: list[int] = []
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aiohttp import web
 
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
+
+if TYPE_CHECKING:
+    import ssl
 
 _PATH = re.compile(r"/v2/(?P<name>.+)/(?P<kind>manifests|blobs)/(?P<version>[^/]+)")
 _RANGE = re.compile(r"bytes=([0-9]+)-([0-9]*)")
@@ -18,13 +21,17 @@ _RANGE = re.compile(r"bytes=([0-9]+)-([0-9]*)")
 class LoopbackRegistry:
     """Serves images from memory; an async context manager for as long as it does.
 
+    Args:
+        tls: speak https with it.
+
     Attributes:
         address: ``127.0.0.1:PORT``, once it runs.
         blobs: by digest.
         manifests: (media type, body) by repository and tag or digest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.address = ""
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[tuple[str, str], tuple[str, bytes]] = {}
@@ -34,7 +41,7 @@ class LoopbackRegistry:
         application.router.add_route("*", "/{path:.*}", self.handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         host, port = self._runner.addresses[0][:2]
         self.address = f"{host}:{port}"

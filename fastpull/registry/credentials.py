@@ -50,8 +50,8 @@ def find_credentials(registry: str) -> Credentials | None:
         keys = _keys(registry) if auths else ()
         entry, key = next(((entry, key) for key in keys if auths and (entry := auths.child(key))), (None, ""))
         return _credentials(entry, f"{path}, entry {key!r}") if entry else None
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, PermissionError):
+        return None  # as a user who never logged in; another user's home is no reason to refuse a public image
     except OSError as error:
         raise InvalidSetting(path, f"cannot read Docker's config ({error.strerror})") from error
     except MalformedDocument as error:

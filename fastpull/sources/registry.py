@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -19,7 +18,7 @@ from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.progress import OnEvent, Waiting
 from fastpull.registry.download import Download
 from fastpull.sources.resolve import Document, checked, resolve_image
-from fastpull.tasks import Aborted, Budget, in_thread
+from fastpull.tasks import Aborted, Budget, in_thread, task_group
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
@@ -207,16 +206,9 @@ class RegistrySource:
             executor=means.executor,
         )
 
-        async def run() -> None:
-            try:
-                await download.run()
-            except Exception as error:  # noqa: BLE001  # whatever it is, the reader has to hear of it
-                partial.fail(error)
-
-        task = asyncio.create_task(run())
         try:
-            yield _Coming(means, partial)
+            async with task_group() as group:  # a failed download ends at once what is done with the blob
+                group.create_task(download.run())
+                yield _Coming(means, partial)
         finally:
-            task.cancel()
-            await asyncio.wait({task})
             partial.close()

@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import re
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -51,8 +52,8 @@ class FaultyRegistry(LoopbackRegistry):
     account: None for a registry that asks nobody.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(tls)
         self.asked: list[Asked] = []
         self.sent: Counter[str] = Counter()
         self.faults: list[Fault] = []
@@ -220,6 +221,26 @@ async def _partial(registry: FaultyRegistry, request: web.Request, digest: str, 
         await asyncio.sleep(0.01)
         request.transport.close()
     return answer
+
+
+def slow(bytes_per_second: int) -> Fault:
+    """Sends at a rate, each connection for itself."""
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = registry.blobs[digest]
+        start, stop = asked_range(request, len(body))
+        answer = web.StreamResponse(status=206, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"})
+        answer.content_length = stop - start
+        await answer.prepare(request)
+        step = bytes_per_second // 50
+        for at in range(start, stop, step):
+            piece = body[at : min(at + step, stop)]
+            await answer.write(piece)
+            registry.sent[digest] += len(piece)
+            await asyncio.sleep(0.02)
+        return answer
+
+    return fault
 
 
 def redirect(location: Callable[[str], str]) -> Fault:

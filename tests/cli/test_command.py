@@ -1,0 +1,310 @@
+"""The command line as people and scripts use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastpull
+from fastpull.cli.main import main, make_parser
+from fastpull.cli.words import age_of, size_of
+from fastpull.config import Settings
+from tests.support.layers import file, publish
+from tests.support.processes import run
+from tests.support.registry import FaultyRegistry, corrupted
+from tests.support.trees import names
+
+# --- help
+
+
+def parsers() -> list[str]:
+    return [
+        "",
+        "pull",
+        "warm",
+        "inspect",
+        "cache",
+        "cache ls",
+        "cache du",
+        "cache gc",
+        "cache verify",
+        "cache rm",
+        "demo",
+    ]
+
+
+@pytest.mark.parametrize("verb", parsers())
+def test_every_verb_has_a_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*verb.split(), "--help"])
+    assert ended.value.code == 0
+    words = capsys.readouterr().out
+    assert words.startswith("usage: fastpull")
+    if not verb.startswith("cache "):
+        assert "examples:\n  fastpull" in words
+
+
+def test_the_examples_of_the_help_are_commands() -> None:
+    for verb in ("", "pull", "warm", "inspect", "cache", "demo"):
+        parser = make_parser()
+        epilog = str(parser.epilog)
+        if verb:
+            choices = parser._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+            epilog = str(choices[verb].epilog)  # type: ignore[call-overload,index]
+        for line in re.findall(r"^  (?:digest=\$\()?fastpull (.*?)(?:\)| {3,}.*| \|.*)?$", epilog, re.MULTILINE):
+            make_parser().parse_args(line.split())
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"fastpull {fastpull.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nothing"],
+        ["pull"],
+        ["pull", "debian"],
+        ["pull", "debian", "-o", "x", "--no-such"],
+        ["pull", "debian", "-o", "x", "--owner", "him"],
+        ["pull", "debian", "-o", "x", "--json", "--quiet"],
+        ["cache"],
+        ["cache", "rm"],
+    ],
+)
+def test_a_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 3
+    assert "usage: fastpull" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pull", "UPPER", "-o", "x"], "lower case"),
+        (["pull", "debian", "-o", "x", "--platform", "a/b/c/d"], "platform"),
+        (["pull", "debian", "-o", "x", "--memory", "lots"], "memory"),
+        (["pull", "debian", "-o", "x", "--workers", "0"], "workers"),
+        (["pull", "debian", "-o", "image.sqsh"], "squashfs"),
+        (["pull", "oci-archive:x.tar", "-o", "x"], "unknown kind of source"),
+        (["pull", "oci:", "-o", "x"], "no directory"),
+        (["warm"], "no source"),
+        (["warm", "debian", "--jobs", "0"], "jobs"),
+        (["warm", "-f", "/no/such/file"], "/no/such/file"),
+        (["cache", "gc", "--max-size", "big"], "size"),
+        (["cache", "gc", "--max-age", "old"], "age"),
+        (["cache", "rm", "sha256:short"], "digest"),
+    ],
+)
+def test_bad_values_are_named(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FASTPULL_CACHE", str(tmp_path / "cache"))
+    assert main(arguments) == 3
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "fastpull: error: " in shown
+    assert "Traceback" not in shown
+
+
+# --- pull
+
+
+async def test_pull_prints_the_digest_and_tells_the_rest_on_stderr(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, [file("a", b"x" * 5000)], [file("b")])
+    ended = await run("pull", f"docker://{reference}", "-o", f"{tmp_path}/out/", cache=settings.cache)
+    assert ended.code == 0
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}\n", ended.out)
+    assert f"{reference}: {ended.out.strip()} linux/amd64, 2 layers" in ended.err
+    assert re.search(rf"{tmp_path}/out: 3 inodes, .* in \d+\.\d s", ended.err)
+    assert names(tmp_path / "out") == {"a", "b"}
+    again = await run("pull", reference, "-o", tmp_path / "out", cache=settings.cache)
+    assert again.code == 31
+    assert "--force" in again.err
+    forced = await run("pull", "-q", reference, "-o", tmp_path / "out", "--force", cache=settings.cache)
+    assert (forced.code, forced.out, forced.err) == (0, ended.out, "")
+
+
+async def test_pull_tells_machines_everything(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    reference = publish(registry, [file("a", b"x" * 5000)])
+    ended = await run("pull", "--json", reference, "-o", tmp_path / "out", cache=settings.cache)
+    events = [json.loads(line) for line in ended.out.splitlines()]
+    assert [event["event"] for event in events if event["event"] != "layer_progress"] == [
+        "resolved",
+        "layer_done",
+        "committing",
+        "result",
+    ]
+    assert events[0]["image"]["source"] == reference
+    assert events[-1]["output"]["inodes"] == 2
+    assert ended.err == ""
+
+
+async def test_a_failure_is_told_to_people_and_machines(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, [file("a", os.urandom(5000))])
+    registry.faults.append(corrupted())
+    ended = await run("pull", "--json", reference, "-o", tmp_path / "out", cache=settings.cache)
+    event = json.loads(ended.out.splitlines()[-1])
+    assert (ended.code, event["event"], event["type"], event["exit_code"]) == (20, "error", "DigestMismatch", 20)
+    assert event["message"] in ended.err
+    assert not (tmp_path / "out").exists()
+
+
+async def test_settings_come_from_the_environment(registry: FaultyRegistry, tmp_path: Path) -> None:
+    reference = publish(registry, [file("a")])
+    ended = await run("pull", reference, "-o", tmp_path / "out", cache=f"{tmp_path}/c", FASTPULL_WORKERS="x")
+    assert (ended.code, "workers" in ended.err) == (3, True)
+
+
+def test_a_terminal_gets_a_line_per_layer(tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm", "COLUMNS": "100", "LINES": "40"})
+        os.execv(
+            sys.executable,
+            [
+                sys.executable,
+                "-c",
+                "import sys; from fastpull.cli import main; sys.exit(main())",
+                "demo",
+                "--size",
+                "8",
+            ],
+        )
+    shown = b""
+    try:
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
+    assert re.search(r"[0-9a-f]{12} .*/.*MiB", text), "digest, bar and sizes"
+    assert "all as they should be" in text
+
+
+# --- warm, inspect, cache
+
+
+async def test_warm_reads_lists_and_goes_on_after_failures(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    references = [publish(registry, [file("a", b"%d" % n)], name=f"image/n{n}") for n in range(3)]
+    (tmp_path / "list").write_text(f"# images\n{references[1]}\n\n  {references[2]}  \n")
+    ended = await run("warm", references[0], "-f", tmp_path / "list", "--jobs", "2", cache=settings.cache)
+    assert ended.code == 0
+    assert [line.split()[1] for line in ended.out.splitlines()] == references
+    bad = f"{registry.address}/image/none:v1"
+    failed = await run("warm", "--json", bad, references[0], cache=settings.cache)
+    assert failed.code == 11
+    events = [json.loads(line)["event"] for line in failed.out.splitlines()]
+    assert events[-2:] == ["error", "result"]
+
+
+async def test_inspect_shows_what_an_image_is(registry: FaultyRegistry, settings: Settings) -> None:
+    reference = publish(registry, [file("a")], config={"Env": ["A=b"], "Entrypoint": ["/bin/x"], "Labels": {"k": "v"}})
+    plain = await run("inspect", reference, cache=settings.cache)
+    assert all(word in plain.out for word in (reference, "linux/amd64", "A=b", "'/bin/x'", "k=v", "sha256:"))
+    as_json = json.loads((await run("inspect", "--json", reference, cache=settings.cache)).out)
+    assert as_json["config"]["env"] == ["A=b"]
+    raw = (await run("inspect", "--raw", reference, cache=settings.cache)).out
+    assert raw.encode() == registry.manifests["test/image", "v1"][1]
+    assert str(fastpull.Digest.of(raw.encode())) == as_json["digest"]
+    config = (await run("inspect", "--config", reference, cache=settings.cache)).out
+    assert str(fastpull.Digest.of(config.encode())) == as_json["config"]["digest"]
+
+
+async def test_the_cache_is_looked_after(registry: FaultyRegistry, settings: Settings) -> None:
+    reference = publish(registry, [file("a", os.urandom(100_000))])
+    await run("warm", reference, cache=settings.cache)
+    listing = await run("cache", "ls", cache=settings.cache)
+    assert re.search(rf"{reference} +linux/amd64 +[0-9a-f]{{12}} +97\.\d KiB +complete +just now", listing.out)
+    blobs = json.loads((await run("cache", "ls", "--blobs", "--json", cache=settings.cache)).out)
+    assert len(blobs) == 3
+    usage = json.loads((await run("cache", "du", "--json", cache=settings.cache)).out)
+    assert usage["blobs"] == 3
+    assert "total" in (await run("cache", "du", cache=settings.cache)).out
+    assert (await run("cache", "verify", cache=settings.cache)).out.endswith("all sound\n")
+    dry = await run("cache", "gc", "--max-size", "0", "-n", cache=settings.cache)
+    assert "would free" in dry.err
+    large = max(blobs, key=lambda blob: blob["size"])["digest"]
+    path = f"{settings.cache}/v1/blobs/sha256/{large.removeprefix('sha256:')}"
+    os.chmod(path, 0o600)
+    with open(path, "r+b") as blob:  # noqa: ASYNC230
+        blob.seek(50_000)
+        blob.write(b"????")
+    damaged = await run("cache", "verify", cache=settings.cache)
+    assert (damaged.code, large in damaged.err, "1 damaged" in damaged.out) == (20, True, True)
+    removed = await run("cache", "rm", reference, cache=settings.cache)
+    assert (removed.code, len(removed.out.splitlines())) == (0, 2)
+    assert (await run("cache", "rm", reference, cache=settings.cache)).code == 11
+    assert json.loads((await run("cache", "ls", "--json", cache=settings.cache)).out) == []
+
+
+async def test_a_closed_pipe_is_no_traceback(registry: FaultyRegistry, settings: Settings) -> None:
+    reference = publish(registry, [file("a")])
+    command = "import sys; from fastpull.cli import main; sys.exit(main())"
+    program = f"{sys.executable} -c '{command}' inspect --raw {reference} | true"
+    import asyncio  # noqa: PLC0415
+
+    shell = await asyncio.create_subprocess_shell(
+        program, stderr=asyncio.subprocess.PIPE, env={**os.environ, "FASTPULL_CACHE": settings.cache}
+    )
+    _, err = await shell.communicate()
+    assert b"Traceback" not in err
+
+
+def test_starting_loads_nothing_heavy() -> None:
+    program = "import sys; from fastpull.cli.main import make_parser; make_parser(); print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.split()
+    assert not {"aiohttp", "rich", "zstandard", "uvloop", "asyncio"} & set(loaded)
+
+
+# --- words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (788_639_744, "752.1 MiB"),
+        (5 << 40, "5120.0 GiB"),
+    ],
+)
+def test_sizes_are_told_in_binary_units(count: int, words: str) -> None:
+    assert size_of(count) == words
+
+
+def test_ages_are_told_in_the_largest_unit() -> None:
+    import time  # noqa: PLC0415
+
+    now = time.time()
+    assert [age_of(now - age) for age in (-5, 5, 61, 7200, 86400 * 3)] == [
+        "just now", "just now", "1 minute ago", "2 hours ago", "3 days ago",
+    ]  # fmt: skip

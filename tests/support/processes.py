@@ -1,0 +1,61 @@
+"""The command as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+_PLAIN = "import sys; from fastpull.cli import main; sys.exit(main())"
+_AS_NOBODY = """
+import encodings.idna, os, pkgutil, sys, uvloop, fastpull
+for module in pkgutil.walk_packages(fastpull.__path__, "fastpull."):  # nobody may not be able to read them
+    __import__(module.name)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+from fastpull.cli import main
+sys.exit(main())
+"""
+
+
+async def start(
+    *arguments: str | Path, cache: str, as_nobody: bool = False, **environment: str
+) -> asyncio.subprocess.Process:
+    """Starts ``fastpull`` with a cache of its own; root can have it run as a user without rights."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _AS_NOBODY if as_nobody else _PLAIN,
+        *map(str, arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "FASTPULL_CACHE": cache, **environment},
+    )
+
+
+async def end(process: asyncio.subprocess.Process) -> Ended:
+    """Waits for a process."""
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def run(*arguments: str | Path, cache: str, as_nobody: bool = False, **environment: str) -> Ended:
+    """Runs the command to its end."""
+    return await end(await start(*arguments, cache=cache, as_nobody=as_nobody, **environment))
+
+
+async def kill(process: asyncio.subprocess.Process, number: int = signal.SIGKILL) -> Ended:
+    """Sends a signal, by the process's own id, and waits."""
+    os.kill(process.pid, number)
+    return await end(process)
