@@ -4,6 +4,8 @@ Every run is cold, with a cache and an output of its own, and as whole processes
 machine the first touch of memory is expensive, on tmpfs and in the page cache alike, and the cost changes from minute
 to minute with the neighbours. That is why the peers alternate within each round, why the order turns from round to
 round, and why medians and ratios are quoted: a number of seconds says little beyond its own run.
+
+On disk what the runs made stays until all rounds are over: about 6 GB a round of the full image. See `spread`.
 """
 
 from __future__ import annotations

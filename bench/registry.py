@@ -38,7 +38,7 @@ def serving(layout: Layout, folder: str) -> Iterator[str]:
         BenchError: the registry does not start, or does not take the image.
     """
     require(("docker-registry", "skopeo"))
-    with _running(folder) as address:
+    with running(folder) as address:
         reference = f"{address}/bench/image:{layout.tag}"
         copy = ["skopeo", "--insecure-policy", "copy", "-q", "--dest-tls-verify=false"]
         run([*copy, str(layout), f"docker://{reference}"])
@@ -46,7 +46,18 @@ def serving(layout: Layout, folder: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _running(folder: str) -> Iterator[str]:
+def running(folder: str) -> Iterator[str]:
+    """Runs an empty registry, and stops it at the end.
+
+    Args:
+        folder: for its storage and log; exists.
+
+    Yields:
+        Its address.
+
+    Raises:
+        BenchError: it does not start.
+    """
     address = f"127.0.0.1:{_free_port()}"
     settings = {
         "version": "0.1",

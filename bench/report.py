@@ -12,7 +12,7 @@ from bench.peers import YARDSTICK
 if TYPE_CHECKING:
     from bench.rounds import Sample
 
-_HEADER = ("place", "peer", "median s", "min - max s", "ratio", "CPU s", "peak RSS MiB")
+_HEADER = ("place", "peer", "median s", "min - max s", "speed", "CPU s", "peak RSS MiB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Row:
         place, peer: their names.
         wall_seconds: the median.
         wall_seconds_min, wall_seconds_max: the least and the most.
-        ratio: the median, over the rounds, of the wall time by that of `YARDSTICK` in the same round; None without it.
+        speedup: the median, over the rounds, of the wall time of `YARDSTICK` by that of the peer; None without it.
         cpu_seconds: the median.
         max_rss: the most, in bytes.
     """
@@ -33,7 +33,7 @@ class Row:
     wall_seconds: float
     wall_seconds_min: float
     wall_seconds_max: float
-    ratio: float | None
+    speedup: float | None
     cpu_seconds: float
     max_rss: int
 
@@ -46,7 +46,9 @@ def summarize(samples: Sequence[Sample]) -> list[Row]:
     rows = []
     for (place, peer), group in groups.items():
         yardstick = {sample.round: sample.usage.wall_seconds for sample in groups.get((place, YARDSTICK), ())}
-        ratios = [sample.usage.wall_seconds / yardstick[sample.round] for sample in group if sample.round in yardstick]
+        speedups = [
+            yardstick[sample.round] / sample.usage.wall_seconds for sample in group if sample.round in yardstick
+        ]
         seconds = [sample.usage.wall_seconds for sample in group]
         rows.append(
             Row(
@@ -55,7 +57,7 @@ def summarize(samples: Sequence[Sample]) -> list[Row]:
                 median(seconds),
                 min(seconds),
                 max(seconds),
-                median(ratios) if ratios else None,
+                median(speedups) if speedups else None,
                 median(sample.usage.cpu_seconds for sample in group),
                 max(sample.usage.max_rss for sample in group),
             )
@@ -92,7 +94,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.peer,
         f"{row.wall_seconds:.2f}",
         f"{row.wall_seconds_min:.2f} - {row.wall_seconds_max:.2f}",
-        "-" if row.ratio is None else f"{row.ratio:.3f}",
+        "-" if row.speedup is None else f"{row.speedup:.2f}x",
         f"{row.cpu_seconds:.2f}",
         f"{row.max_rss / (1 << 20):.0f}",
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.engine import Pull, PullReport, Workshop, warm_image
-from fastpull.errors import FastpullError
+from fastpull.errors import FastpullError, OutputError
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
 from fastpull.progress import OnEvent, Resolved, Retrying, ignore
@@ -139,8 +139,10 @@ class Client:
             if isinstance(image, str):
                 image = await self.resolve(image, platform)
             return await Pull(image, self._source(image.source), sink, self._workshop).run()
-        finally:
-            await asyncio.shield(in_thread(files, sink.abort))  # after a commit there is nothing left to do
+        except BaseException:
+            with contextlib.suppress(OutputError):  # what went wrong first is what is to be told
+                await asyncio.shield(in_thread(files, sink.abort))
+            raise
 
     async def warm(
         self, sources: Iterable[str], *, jobs: int = 4, platform: str | Platform | None = None

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from fastpull.errors import DigestMismatch, SizeMismatch
+from fastpull.errors import DigestMismatch, FastpullError, LayerError, SizeMismatch
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
 from fastpull.progress import Committing, LayerDone, LayerProgress, OnEvent, Warned
@@ -106,15 +106,16 @@ class Pull:
             FastpullError: whatever went wrong; the sink is to be aborted then.
         """
         started = time.monotonic()
-        hints = await self._in_files(self._known_indexes)
-        indexes = await self._unpack(hints)
-        if hints is not None and any(index.columns != hint.columns for index, hint in zip(indexes, hints, strict=True)):
+        foreseen = await self._in_files(self._foresee)
+        indexes = await self._unpack(foreseen)
+        if foreseen and [index.columns for index in indexes] != [index.columns for index in foreseen.indexes]:
             # an index in the cache was not that of its layer: what it called dead may live
-            for index in indexes:
-                await self._in_files(self._workshop.store.remove_index, index.blob)
+            foreseen = None
             indexes = await self._unpack(None)
         unpacked = time.monotonic()
-        tree = await self._in_files(merge, indexes)
+        tree = foreseen
+        if tree is None:
+            tree = await self._in_files(merge, indexes)
         merged = time.monotonic()
         entries = sum(map(len, indexes))
         self._workshop.on_event(Committing(self._image.source, entries))
@@ -131,10 +132,10 @@ class Pull:
             time.monotonic() - merged,
         )
 
-    async def _unpack(self, hints: list[LayerIndex] | None) -> list[LayerIndex]:
-        """Unpacks all layers side by side, the largest first."""
+    async def _unpack(self, foreseen: Tree | None) -> list[LayerIndex]:
+        """Unpacks all layers side by side, the largest first; of a foreseen tree only what it needs is written."""
         layers = self._image.layers
-        wanted = await self._in_files(lambda: merge(hints).wanted()) if hints else [None] * len(layers)
+        wanted = await self._in_files(foreseen.wanted) if foreseen else [None] * len(layers)
         by_size = sorted(range(len(layers)), key=lambda number: -layers[number].blob.size)
         async with self._blobs.progress(), task_group() as group:
             tasks = {
@@ -151,8 +152,8 @@ class Pull:
         await self._in_files(self._workshop.store.write_index, index.blob, index.to_bytes())
         return index
 
-    def _known_indexes(self) -> list[LayerIndex] | None:
-        """The layers' indexes from the cache, if it has them all: they tell what need not be written."""
+    def _foresee(self) -> Tree | None:
+        """The tree, if the cache has the indexes of all layers: it tells what need not be written."""
         found = []
         for layer in self._image.layers:
             content = self._workshop.store.read_index(layer.blob.digest)
@@ -163,7 +164,10 @@ class Pull:
             if index is None or (index.blob, index.diff_id) != (layer.blob.digest, layer.diff_id):
                 return None
             found.append(index)
-        return found
+        try:
+            return merge(found)
+        except LayerError:
+            return None  # to be said when the layers themselves say so
 
     def _warn(self, tree: Tree, output: SinkReport) -> None:
         source, on_event = self._image.source, self._workshop.on_event
@@ -230,6 +234,10 @@ class _Blobs:
                         raise
                     self._workshop.on_event(Warned(source, f"a damaged blob of the cache was thrown away ({error})"))
                     continue
+                except FastpullError:
+                    if work.fingerprint:  # what is wrong is not the blob
+                        await blob.accept(work.fingerprint)
+                    raise
                 await blob.accept(work.fingerprint)
                 self.cached += blob.is_cached
                 self._tell(work)

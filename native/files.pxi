@@ -163,7 +163,7 @@ cdef int begin_written(FileWriter self, uint32_t entry) noexcept nogil:
     cdef const char* path = table_path(self.entries, entry, &path_size)
     cdef int directory
     cdef uint8_t place = PLACE_PATH
-    self.skipping = entry < <size_t> self.wanted.shape[0] and self.wanted[entry] == 0 if self.wanted is not None else False
+    self.skipping = self.wanted is not None and entry < <size_t> self.wanted.shape[0] and self.wanted[entry] == 0
     if self.skipping:
         return 0
     self.end = 0

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from bench.images import bench_folder
 from fastpull.config import Settings
 from tests.support.registry import FaultyRegistry
+
+os.environ["FASTPULL_BENCH_DIR"] = bench_folder()  # real images are shared with the benchmark
+_KEPT = ("FASTPULL_BENCH_DIR", "FASTPULL_NO_EXTENSIONS", "FASTPULL_TESTS_REQUIRE_ALL")
 
 REQUIRE_ALL = os.environ.get("FASTPULL_TESTS_REQUIRE_ALL") == "1"
 """Set by continuous integration: a test that cannot run there is a failure, not a skip."""
@@ -25,6 +30,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"needs {', '.join(missing)}")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if REQUIRE_ALL and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("a test was skipped where all have to run", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads the user's credentials, cache or proxies."""
@@ -32,12 +44,12 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("HOME", str(home))
     for name in list(os.environ):
         ours = name.startswith(("FASTPULL_", "DOCKER_", "XDG_", "ENROOT_")) or name.lower().endswith("_proxy")
-        if ours and name not in ("FASTPULL_NO_EXTENSIONS", "FASTPULL_TESTS_REQUIRE_ALL"):
+        if ours and name not in _KEPT:
             monkeypatch.delenv(name)
 
 
 @pytest.fixture
-def settings(tmp_path) -> Settings:
+def settings(tmp_path: Path) -> Settings:
     """Settings with a cache of the test's own."""
     return Settings(cache=str(tmp_path / "cache"), workers=2)
 

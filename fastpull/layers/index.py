@@ -22,18 +22,18 @@ class Columns(NamedTuple):
     ``xattrs`` holds records of entry number, length of name, length of value (each four bytes), name and value.
     """
 
-    types: bytes | memoryview
-    modes: bytes | memoryview
-    uids: bytes | memoryview
-    gids: bytes | memoryview
-    mtimes: bytes | memoryview
-    sizes: bytes | memoryview
-    devices: bytes | memoryview
-    path_ends: bytes | memoryview
-    paths: bytes | memoryview
-    link_ends: bytes | memoryview
-    links: bytes | memoryview
-    xattrs: bytes | memoryview
+    types: bytes
+    modes: bytes
+    uids: bytes
+    gids: bytes
+    mtimes: bytes
+    sizes: bytes
+    devices: bytes
+    path_ends: bytes
+    paths: bytes
+    link_ends: bytes
+    links: bytes
+    xattrs: bytes
 
 
 class LayerIndex(Sequence[Entry]):
@@ -122,16 +122,16 @@ class LayerIndex(Sequence[Entry]):
     def path(self, number: int) -> bytes:
         """The path of an entry."""
         start = self._path_ends[number - 1] if number else 0
-        return bytes(self.columns.paths[start : self._path_ends[number]])
+        return self.columns.paths[start : self._path_ends[number]]
 
     def link(self, number: int) -> bytes:
         """The target of an entry that is a link, else nothing."""
         start = self._link_ends[number - 1] if number else 0
-        return bytes(self.columns.links[start : self._link_ends[number]])
+        return self.columns.links[start : self._link_ends[number]]
 
     def paths(self) -> Iterator[bytes]:
         """The paths of all entries."""
-        names, start = bytes(self.columns.paths), 0
+        names, start = self.columns.paths, 0
         for end in self._path_ends:
             yield names[start:end]
             start = end
@@ -142,7 +142,7 @@ class LayerIndex(Sequence[Entry]):
 
         Of two records of one name the last counts, and one without a value removes the name, as in all pax records.
         """
-        records, at = bytes(self.columns.xattrs), 0
+        records, at = self.columns.xattrs, 0
         found: dict[int, dict[bytes, bytes]] = {}
         while at < len(records):
             number, name_size, value_size = struct.unpack_from("=III", records, at)
@@ -176,11 +176,11 @@ class LayerIndex(Sequence[Entry]):
         if not content.startswith(_MAGIC):
             raise ValueError("no index of this version")
         end = content.index(b"\n", len(_MAGIC))
-        head, body = json.loads(content[len(_MAGIC) : end]), memoryview(content)
+        head = json.loads(content[len(_MAGIC) : end])
         if head["byte_order"] != sys.byteorder:
             raise ValueError("written by a machine of another byte order")
         columns, at = [], end + 1
         for length in head["columns"]:
-            columns.append(body[at : at + length])
+            columns.append(content[at : at + length])
             at += length
         return cls(Digest.parse(head["blob"]), Digest.parse(head["diff_id"]), head["size"], Columns(*columns))

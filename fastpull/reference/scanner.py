@@ -52,7 +52,7 @@ class EntryTable:
         """The path of one entry."""
         return self.rows[number].path
 
-    def columns(self) -> tuple[bytes | memoryview, ...]:
+    def columns(self) -> tuple[bytes, ...]:
         """The table as bytes, in the order of the fields of `fastpull.layers.index.Columns`."""
         return tuple(LayerIndex.of(self.rows).columns)
 

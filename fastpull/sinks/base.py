@@ -73,4 +73,4 @@ class Sink(Protocol):
         """
 
     def abort(self) -> None:
-        """Removes what is staged; the destination is as it was. Does nothing after `commit`."""
+        """Removes what is staged; the destination is as it was. May be called twice."""

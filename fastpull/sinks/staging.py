@@ -119,9 +119,14 @@ class Staging:
         name = b".%s%s%s" % (self._name[:200], _MARK, secrets.token_hex(4).encode())
         os.mkdir(name, 0o700, dir_fd=self._parent_fd)
         fd = os.open(name, FOLDER, dir_fd=self._parent_fd)
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(fd).st_nlink == 0:  # taken for stale between its making and its lock
+            is_ours = os.fstat(fd).st_nlink > 0
+        except BlockingIOError:
+            is_ours = False
+        except OSError:
+            is_ours = True  # a filesystem without locks: nobody there takes anything for stale
+        if not is_ours:  # somebody has taken it for stale between its making and its lock
             os.close(fd)
             return False
         self._fd, self._staged = fd, name

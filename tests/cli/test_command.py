@@ -57,7 +57,7 @@ def test_the_examples_of_the_help_are_commands() -> None:
         epilog = str(parser.epilog)
         if verb:
             choices = parser._subparsers._group_actions[0].choices  # type: ignore[union-attr]
-            epilog = str(choices[verb].epilog)  # type: ignore[call-overload,index]
+            epilog = str(choices[verb].epilog)  # type: ignore[index]
         for line in re.findall(r"^  (?:digest=\$\()?fastpull (.*?)(?:\)| {3,}.*| \|.*)?$", epilog, re.MULTILINE):
             make_parser().parse_args(line.split())
 

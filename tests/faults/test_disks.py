@@ -70,7 +70,7 @@ async def test_a_cache_that_fills_up_on_the_way(registry: FaultyRegistry, small_
 
 @pytest.mark.root
 async def test_a_read_only_filesystem(registry: FaultyRegistry, settings: Settings, small_disk: Path) -> None:
-    await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,ro", small_disk], check=True)
+    await asyncio.to_thread(subprocess.check_call, ["mount", "-o", "remount,ro", small_disk])
     reference = publish(registry, [file("a")])
     async with fastpull.Client(settings) as client:
         with pytest.raises(OutputError, match="read-only file system.*choose another place"):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fastpull
+from bench.registry import running
 from fastpull.config import Settings
 from fastpull.demo import check_tree, make_image
 from tests.support.layers import (
@@ -28,7 +29,7 @@ from tests.support.layers import (
     symlink,
     whiteout,
 )
-from tests.support.peers import docker_registry, skopeo, umoci_unpack
+from tests.support.peers import skopeo, umoci_unpack
 from tests.support.registry import FaultyRegistry
 from tests.support.trees import look, names
 
@@ -37,7 +38,7 @@ IS_ROOT = os.geteuid() == 0
 
 @pytest.fixture(scope="module")
 def real_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with docker_registry(tmp_path_factory.mktemp("registry")) as address:
+    with running(str(tmp_path_factory.mktemp("registry"))) as address:
         yield address
 
 

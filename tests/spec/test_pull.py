@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 import fastpull
+from fastpull.cache.seal import Seal
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.demo import check_tree, make_image
@@ -362,8 +363,6 @@ async def test_warming_fills_the_cache_and_nothing_else(
 
 
 async def test_warming_looks_again_at_blobs_of_an_earlier_boot(registry: FaultyRegistry, settings: Settings) -> None:
-    from tests.unit.test_store import Seal  # noqa: PLC0415
-
     content = stored([file("a", BIG)])
     reference = publish(registry, content)
     async with fastpull.Client(settings) as client:

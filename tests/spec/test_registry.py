@@ -94,7 +94,8 @@ def big(registry: FaultyRegistry) -> str:
 
 
 def layer_digest(registry: FaultyRegistry) -> str:
-    return json.loads(registry.manifests["test/image", "v1"][1])["layers"][0]["digest"]
+    digest: str = json.loads(registry.manifests["test/image", "v1"][1])["layers"][0]["digest"]
+    return digest
 
 
 def ranges(asked: list[Asked]) -> list[tuple[int, int]]:
@@ -521,7 +522,7 @@ async def test_a_challenge_that_cannot_be_answered_is_an_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, challenge: str
 ) -> None:
     registry.account = Account()
-    registry._challenge = lambda _: web.Response(  # type: ignore[method-assign]
+    registry._challenge = lambda _: web.Response(  # type: ignore[method-assign,assignment]
         status=401, headers={"WWW-Authenticate": challenge} if challenge else {}
     )
     error = await refused(big(registry), tmp_path, settings, FastpullError)

@@ -418,9 +418,12 @@ def test_sync_reaches_the_disk_before_the_name_appears(
     tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(
-        "fastpull.sinks.staging.sync_filesystem", lambda fd: calls.append(("sync", (tmp_path / "out").exists())) or 0
-    )
+
+    def note(_: int) -> int:
+        calls.append(("sync", (tmp_path / "out").exists()))
+        return 0
+
+    monkeypatch.setattr("fastpull.sinks.staging.sync_filesystem", note)
     sink = Directory(tmp_path / "out")
     sink.begin(sync=sync)
     sink.commit(merge([]))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fastpull.errors import LayerError
 from fastpull.layers.entry import Entry, EntryType
+from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
 from fastpull.layers.tree import Directory, Tree
 from tests.support.layers import Member, fifo, file, folder, hardlink, index, opaque, symlink, whiteout
@@ -57,6 +58,12 @@ def test_a_file_is_replaced() -> None:
 
 def test_a_described_directory_takes_new_attributes_and_keeps_its_children() -> None:
     assert shape(tree_of([folder("d"), file("d/a")], [folder("d", 0o700)])) == {"d": "dir 1.0", "d/a": "file 0.1"}
+
+
+def test_indexes_from_the_cache_merge_as_those_from_a_scan() -> None:
+    layers = [[file("a"), file("d/b"), symlink("l", "d")], [whiteout("a"), opaque("d"), file("l/c")]]
+    kept = [LayerIndex.from_bytes(index(*layer).to_bytes()) for layer in layers]
+    assert shape(merge(kept)) == shape(tree_of(*layers)) == {"d": "dir", "d/c": "file 1.2", "l": "symlink 0.2"}
 
 
 def test_no_layers_are_an_empty_root() -> None:
@@ -357,8 +364,6 @@ stacks = st.lists(st.lists(st.one_of(*[entry] * 12, rare), max_size=7), max_size
 
 def outcome(layers: list[list[Entry]]) -> tuple[Any, Any]:
     """What the real merge and the model make of layers; None for a refusal."""
-    from fastpull.layers.index import LayerIndex  # noqa: PLC0415
-
     try:
         tree = merge([LayerIndex.of(layer) for layer in layers])
         real = {

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache import partial as partial_module
 from fastpull.cache.journal import Record
 from fastpull.cache.partial import Partial
 from fastpull.cache.store import Store
@@ -149,7 +148,7 @@ def test_a_full_disk_is_a_cache_error_and_is_not_remembered(store: Store, monkey
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(partial_module.os, "pwritev", full)
+    monkeypatch.setattr("fastpull.cache.partial.os.pwritev", full)
     with pytest.raises(CacheError, match="no space left on device.*Free some space"):
         partial.write(0, [CONTENT[:100]])
     assert partial.gaps() == [(0, len(CONTENT))]

@@ -24,7 +24,8 @@ END = bytes(1024)
 
 @pytest.fixture(params=ENGINES, ids=repr)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return request.param
+    chosen: Engine = request.param
+    return chosen
 
 
 def block(

@@ -1,0 +1,55 @@
+# Every target sets up what it needs; the first one takes a minute.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+SOURCES := pyproject.toml setup.py $(wildcard native/*)
+
+.PHONY: help demo test lint format bench bench-micro wheel clean
+
+help:  ## show this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(VENV)/ready  ## pull a generated image from a loopback registry, and check it; needs neither root nor a network
+	$(RUN)/fastpull demo
+
+test: $(VENV)/ready-dev  ## run the tests; as root, install the programs they compare with
+	@tests/peers.sh
+	$(RUN)/python -m pytest tests bench/micro $(ARGS)
+
+lint: $(VENV)/ready-dev  ## check style and types
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+	PATH="$(CURDIR)/$(RUN):$$PATH" $(RUN)/cython-lint native
+
+format: $(VENV)/ready-dev  ## bring the code into the style
+	$(RUN)/ruff format .
+	$(RUN)/ruff check --fix .
+
+bench: $(VENV)/ready-dev  ## compare with skopeo and umoci on a real image (ARGS="--image small --rounds 2"); needs root
+	@tests/peers.sh
+	$(RUN)/python -m bench $(ARGS)
+
+bench-micro: $(VENV)/ready-dev  ## time single stages
+	$(RUN)/python -m pytest bench/micro --benchmark-enable --benchmark-columns=median,iqr,rounds $(ARGS)
+
+wheel: $(VENV)/ready-dev  ## build a wheel into dist/
+	rm -rf dist
+	$(RUN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:  ## remove everything that was made here
+	rm -rf $(VENV) build dist *.egg-info fastpull/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@.ci/python.sh "$(PYTHON)"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready: $(VENV)/bin/python $(SOURCES)
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/ready-dev: $(VENV)/bin/python $(SOURCES)
+	$(RUN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
+	@touch $(VENV)/ready $@

@@ -1,0 +1,16 @@
+#!/bin/sh
+# The programs that tests and benchmarks compare with: as root on Debian those that are missing are installed, otherwise
+# they are named, and the tests that need them are skipped.
+packages=""
+for pair in buildah:buildah debootstrap:debootstrap docker-registry:docker-registry openssl:openssl skopeo:skopeo \
+    tar:tar umoci:umoci; do
+    command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || packages="$packages ${pair#*:}"
+done
+[ -z "$packages" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing$packages"
+    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages \
+        ca-certificates >/dev/null
+else
+    echo "not installed, so that some tests are skipped (apt-get install$packages)" >&2
+fi
