@@ -27,7 +27,7 @@ format: $(VENV)/ready-dev  ## bring the code into the style
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
 
-bench: $(VENV)/ready-dev  ## compare with skopeo and umoci on a real image (ARGS="--image small --rounds 2"); needs root
+bench: $(VENV)/ready-dev  ## compare with other programs on a real image (ARGS="--image small --rounds 2"); needs root
 	@tests/peers.sh
 	$(RUN)/python -m bench $(ARGS)
 

@@ -22,8 +22,8 @@ from bench.errors import BenchError
 from bench.folders import make_folder, temporary_folder
 from bench.images import bench_folder, find_image
 from bench.machine import machine, packages, versions
-from bench.peers import PEERS
-from bench.programs import DEBIAN_PACKAGES, missing, require_root
+from bench.peers import CONTESTS, Contest
+from bench.programs import DEBIAN_PACKAGES, require, require_root
 from bench.registry import serving
 from bench.report import document, summarize, table
 from bench.rounds import Place, run_rounds
@@ -54,6 +54,9 @@ def _stop(number: int, _frame: object) -> NoReturn:
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Pulls an image, beside other programs.")
     parser.add_argument("--image", default="full", metavar="full|small|oci:PATH:TAG", help="which (full)")
+    parser.add_argument(
+        "--outputs", default="all", metavar="LIST", help=f"some of {','.join(map(_key, CONTESTS))} (all)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each peer in each place (3)")
     parser.add_argument("--places", default="tmpfs,disk", metavar="LIST", help="of tmpfs and disk (tmpfs,disk)")
     parser.add_argument("--disk", metavar="DIR", help="the disk (work/ in FASTPULL_BENCH_DIR, ~/.cache/fastpull-bench)")
@@ -70,28 +73,37 @@ def _run(options: argparse.Namespace) -> list[str]:
     places = _choose_places(options.places, disk)
     layout = find_image(options.image)
     image = layout.facts()
-    peers = [peer for peer in PEERS if not missing(peer.programs)]
-    left_out = {peer.name: missing(peer.programs) for peer in PEERS if peer not in peers}
-    if not peers:
-        raise BenchError("no peer is installed")
+    contests = _choose_contests(options.outputs)
+    require({program for contest in contests for peer in contest.peers for program in peer.programs})
     with temporary_folder(disk, "registry-") as folder, serving(layout, folder) as reference:
-        samples, failures = run_rounds(reference, peers, places, options.rounds)
+        samples, failures = run_rounds(reference, contests, places, options.rounds)
     surroundings = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "image": image,
         "machine": machine(),
         "programs": versions(DEBIAN_PACKAGES),
         "packages": packages(),
-        "left_out": left_out,
     }
     with open(options.json, "w", encoding="utf-8") as file:
         json.dump(document(samples, failures, surroundings), file, indent=2)
     print(f"\n{image['name']}: {len(image['layers'])} layers, {image['compressed_bytes'] / 1e6:.0f} MB compressed\n")
     print(table(summarize(samples)))
-    for name, programs in left_out.items():
-        print(f"left out: {name}, which needs {', '.join(programs)}")
     print(f"\nall samples: {options.json}")
     return failures
+
+
+def _key(contest: Contest) -> str:
+    return contest.name.replace(",", "").replace(" ", "-")
+
+
+def _choose_contests(names: str) -> list[Contest]:
+    if names == "all":
+        return list(CONTESTS)
+    known = {_key(contest): contest for contest in CONTESTS}
+    for name in names.split(","):
+        if name not in known:
+            raise BenchError(f"no output {name!r}: a list of {', '.join(known)}")
+    return [known[name] for name in names.split(",")]
 
 
 def _choose_places(names: str, disk: str) -> list[Place]:

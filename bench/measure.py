@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import time
 from collections.abc import Sequence
@@ -29,12 +30,12 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeSize:
-    """What is in a tree.
+class OutputSize:
+    """What was made.
 
     Attributes:
-        entries: names in it, of whatever type.
-        bytes: content of its files; of one with several names only once.
+        entries: of a tree the names in it, of whatever type; of a squashfs file its inodes.
+        bytes: of a tree the content of its files, of one with several names only once; of a squashfs file its size.
     """
 
     entries: int
@@ -73,8 +74,16 @@ def measure(commands: Sequence[Sequence[str]], log_path: str) -> Usage:
         return Usage(time.monotonic() - started, cpu_seconds, max_rss)
 
 
-def tree_size(path: str) -> TreeSize:
-    """Counts what is below a directory."""
+def output_size(path: str) -> OutputSize:
+    """Looks at a directory or at a squashfs file."""
+    if os.path.isdir(path):
+        return _tree_size(path)
+    with open(path, "rb") as file:
+        _magic, inodes = struct.unpack("<II", file.read(8))
+    return OutputSize(inodes, os.stat(path).st_size)
+
+
+def _tree_size(path: str) -> OutputSize:
     entries, size, seen, pending = 0, 0, set(), [path]
     while pending:
         with os.scandir(pending.pop()) as listing:
@@ -88,4 +97,4 @@ def tree_size(path: str) -> TreeSize:
                         size += status.st_size
                     if status.st_nlink > 1:
                         seen.add(status.st_ino)
-    return TreeSize(entries, size)
+    return OutputSize(entries, size)

@@ -16,7 +16,10 @@ DEBIAN_PACKAGES = {
     "debootstrap": "debootstrap",
     "docker-registry": "docker-registry",
     "fastpull": "none: it is this project, to be installed in the running interpreter's environment",
+    "mksquashfs": "squashfs-tools",
     "skopeo": "skopeo",
+    "tar": "tar",
+    "tar2sqfs": "squashfs-tools-ng",
     "umoci": "umoci",
     "unshare": "util-linux",
 }

@@ -7,27 +7,31 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.peers import YARDSTICK
+from bench.peers import CONTESTS
 
 if TYPE_CHECKING:
     from bench.rounds import Sample
 
-_HEADER = ("place", "peer", "median s", "min - max s", "speed", "CPU s", "peak RSS MiB")
+_HEADER = ("output", "place", "peer", "median s", "min - max s", "speed", "CPU s", "peak RSS MiB", "MB")
+_NAMES = 3  # columns of text
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the runs of one peer in one place come to.
+    """What the runs of one peer in one contest and place come to.
 
     Attributes:
-        place, peer: their names.
+        contest, place, peer: their names.
         wall_seconds: the median.
         wall_seconds_min, wall_seconds_max: the least and the most.
-        speedup: the median, over the rounds, of the wall time of `YARDSTICK` by that of the peer; None without it.
+        speedup: the median, over the rounds, of the wall time of the contest's yardstick by that of the peer; None
+            without it.
         cpu_seconds: the median.
         max_rss: the most, in bytes.
+        output_bytes: of what was made.
     """
 
+    contest: str
     place: str
     peer: str
     wall_seconds: float
@@ -36,22 +40,26 @@ class Row:
     speedup: float | None
     cpu_seconds: float
     max_rss: int
+    output_bytes: int
 
 
 def summarize(samples: Sequence[Sample]) -> list[Row]:
-    """A row for each peer in each place, in the order in which they first ran."""
-    groups: dict[tuple[str, str], list[Sample]] = {}
+    """A row for each peer in each contest and place, in the order in which they first ran."""
+    yardsticks = {contest.name: contest.yardstick for contest in CONTESTS}
+    groups: dict[tuple[str, str, str], list[Sample]] = {}
     for sample in samples:
-        groups.setdefault((sample.place, sample.peer), []).append(sample)
+        groups.setdefault((sample.contest, sample.place, sample.peer), []).append(sample)
     rows = []
-    for (place, peer), group in groups.items():
-        yardstick = {sample.round: sample.usage.wall_seconds for sample in groups.get((place, YARDSTICK), ())}
+    for (contest, place, peer), group in groups.items():
+        measured = groups.get((contest, place, yardsticks[contest]), ())
+        yardstick = {sample.round: sample.usage.wall_seconds for sample in measured}
         speedups = [
             yardstick[sample.round] / sample.usage.wall_seconds for sample in group if sample.round in yardstick
         ]
         seconds = [sample.usage.wall_seconds for sample in group]
         rows.append(
             Row(
+                contest,
                 place,
                 peer,
                 median(seconds),
@@ -60,6 +68,7 @@ def summarize(samples: Sequence[Sample]) -> list[Row]:
                 median(speedups) if speedups else None,
                 median(sample.usage.cpu_seconds for sample in group),
                 max(sample.usage.max_rss for sample in group),
+                max(sample.output.bytes for sample in group),
             )
         )
     return rows
@@ -71,8 +80,8 @@ def table(rows: Sequence[Row]) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
     for line in cells:
-        names = (cell.ljust(width) for cell, width in zip(line[:2], widths, strict=False))
-        numbers = (cell.rjust(width) for cell, width in zip(line[2:], widths[2:], strict=True))
+        names = (cell.ljust(width) for cell, width in zip(line[:_NAMES], widths, strict=False))
+        numbers = (cell.rjust(width) for cell, width in zip(line[_NAMES:], widths[_NAMES:], strict=True))
         lines.append("  ".join((*names, *numbers)))
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
@@ -90,6 +99,7 @@ def document(samples: Sequence[Sample], failures: Sequence[str], surroundings: d
 
 def _cells(row: Row) -> tuple[str, ...]:
     return (
+        row.contest,
         row.place,
         row.peer,
         f"{row.wall_seconds:.2f}",
@@ -97,4 +107,5 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if row.speedup is None else f"{row.speedup:.2f}x",
         f"{row.cpu_seconds:.2f}",
         f"{row.max_rss / (1 << 20):.0f}",
+        f"{row.output_bytes / 1e6:.1f}",
     )
