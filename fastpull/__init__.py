@@ -9,6 +9,7 @@ For programs::
     async with fastpull.Client(on_event=print) as client:
         image = await client.resolve("nvcr.io/nvidia/pytorch:24.01-py3", platform="linux/amd64")
         await client.pull(image, fastpull.Directory("rootfs", force=True))
+        await client.pull(image, fastpull.Tar("image.tar"))
         await client.warm(["docker.io/library/debian:12", "quay.io/fedora/fedora:41"], jobs=2)
 
 Names are loaded when they are first used, so that importing fastpull costs next to nothing.
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
+    from fastpull.sinks.squashfs.assembly import SquashfsReport
+    from fastpull.sinks.squashfs.sink import Squashfs
+    from fastpull.sinks.tar import Tar
 
 __version__ = "0.1.0"
 
@@ -56,6 +60,9 @@ _HOMES = {
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
     "StoredBlob": "fastpull.cache.store",
+    "Squashfs": "fastpull.sinks.squashfs.sink",
+    "SquashfsReport": "fastpull.sinks.squashfs.assembly",
+    "Tar": "fastpull.sinks.tar",
     "Usage": "fastpull.cache.care",
     "Verified": "fastpull.cache.care",
     "WarmReport": "fastpull.client",
@@ -83,7 +90,10 @@ __all__ = [
     "Settings",
     "Sink",
     "SinkReport",
+    "Squashfs",
+    "SquashfsReport",
     "StoredBlob",
+    "Tar",
     "Usage",
     "Verified",
     "WarmReport",

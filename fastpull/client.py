@@ -20,6 +20,7 @@ from fastpull.progress import OnEvent, Resolved, Retrying, ignore
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.credentials import find_credentials
 from fastpull.registry.transport import Transport
+from fastpull.sinks.base import Resources
 from fastpull.sinks.choose import sink_for
 from fastpull.sources.open import open_source
 from fastpull.sources.registry import Means, RegistrySource
@@ -54,7 +55,8 @@ class Client:
     """Pulls images through one cache. Use it as an async context manager, for as many images as you like.
 
     It installs no event loop policy, no signal handler and no logger. Cancelling a call ends its work within moments;
-    the destination is as it was, and what was downloaded stays in the cache.
+    the destination is as it was (or complete, if it was just being published), and what was downloaded stays in the
+    cache.
 
     Args:
         settings: by default those of the environment.
@@ -83,8 +85,9 @@ class Client:
         async with contextlib.AsyncExitStack() as stack:
             files = stack.enter_context(ThreadPoolExecutor(_FILE_THREADS, "fastpull-files"))
             # layers wait for downloads, so what they hold must never be what a download waits for: each has its part
-            layers = max(1, min(settings.workers, settings.memory // 2 // LAYER_COST))
-            budget = Budget(settings.memory - layers * LAYER_COST)
+            layers = max(1, min(settings.workers, settings.memory // 4 // LAYER_COST))
+            self._resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
+            budget = Budget(settings.memory - self._resources.memory - layers * LAYER_COST)
             workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
             store = await in_thread(files, Store, settings.cache)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
@@ -126,7 +129,7 @@ class Client:
 
         Args:
             image: what `resolve` returned, or what it takes.
-            output: a sink, or the path of a directory.
+            output: a sink, or a path as for `sink_for`.
             platform: as for `resolve`.
 
         Raises:
@@ -135,13 +138,13 @@ class Client:
         sink = sink_for(output) if isinstance(output, str | os.PathLike) else output
         files = self._workshop.files
         try:
-            await in_thread(files, sink.begin, self.settings.sync)
+            await in_thread(files, sink.begin, self._resources)
             if isinstance(image, str):
                 image = await self.resolve(image, platform)
             return await Pull(image, self._source(image.source), sink, self._workshop).run()
         except BaseException:
             with contextlib.suppress(OutputError):  # what went wrong first is what is to be told
-                await asyncio.shield(in_thread(files, sink.abort))
+                await in_thread(files, sink.abort)
             raise
 
     async def warm(

@@ -39,6 +39,8 @@ class Settings:
     sync: bool = False
 
     def __post_init__(self) -> None:
+        if not self.cache:
+            raise InvalidSetting("", "the cache's directory has to have a name")
         if self.workers < 1:
             raise InvalidSetting(str(self.workers), "workers has to be at least 1")
         if self.connections < 1:

@@ -111,6 +111,7 @@ class Pull:
         if foreseen and [index.columns for index in indexes] != [index.columns for index in foreseen.indexes]:
             # an index in the cache was not that of its layer: what it called dead may live
             foreseen = None
+            self._blobs.cached = 0
             indexes = await self._unpack(None)
         unpacked = time.monotonic()
         tree = foreseen
@@ -119,7 +120,8 @@ class Pull:
         merged = time.monotonic()
         entries = sum(map(len, indexes))
         self._workshop.on_event(Committing(self._image.source, entries))
-        output = await self._in_files(self._sink.commit, tree)
+        created = self._image.config.created_seconds
+        output = await in_thread(self._workshop.files, self._sink.commit, tree, created, abort=self._sink.cancel)
         self._warn(tree, output)
         return PullReport(
             self._image,
@@ -179,6 +181,8 @@ class Pull:
             on_event(Warned(source, message))
         for kind, count in output.left_out.items():
             on_event(Warned(source, f"{count} {kind} left out"))
+        for warning in output.warnings:
+            on_event(Warned(source, warning))
 
     async def _in_files(self, function: Callable[..., T], *args: object) -> T:
         return await in_thread(self._workshop.files, function, *args)

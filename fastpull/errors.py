@@ -38,7 +38,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 __all__ = [
     "AccessDenied",
@@ -154,6 +154,7 @@ class TransportError(FastpullError, OSError):
 
     Attributes:
         is_transient: whether the same request may well succeed a moment later.
+        is_certificate: the host answered, and is not trusted.
     """
 
     exit_code = 10
@@ -161,6 +162,7 @@ class TransportError(FastpullError, OSError):
     reason: str
     advice: str = ""
     is_transient: bool = True
+    is_certificate: bool = False
 
     def _message(self) -> str:
         return f"cannot reach {self.host}: {self.reason}"
@@ -289,7 +291,7 @@ class DigestMismatch(IntegrityError):
         return f"got digest {self.actual}, expected {self.expected} for: {self.subject}"
 
     def _hint(self) -> str:
-        return "The source or something on the way changed the bytes; nothing was kept"
+        return "The source, something on the way or the cache changed the bytes; nothing was kept"
 
 
 @dataclass(eq=False)
@@ -435,9 +437,10 @@ _ERRNO_HINTS = {
 }
 
 
-def from_os_error(
-    family: type[CacheError | OutputError], error: OSError, path: str | bytes | None = None
-) -> FastpullError:
+Local = TypeVar("Local", CacheError, OutputError)
+
+
+def from_os_error(family: type[Local], error: OSError, path: str | bytes | None = None) -> Local:
     """Translates an operating-system error, naming the path at fault."""
     culprit = path if path is not None else error.filename
     text = printable(os.fsencode(culprit)) if isinstance(culprit, str | bytes | os.PathLike) else "?"

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or os.environ.get("FASTPULL_NO_EXTENSIONS") != "1":
     from fastpull._native import (
+        BlockCutter,
         EntryTable,
         FileWriter,
+        PayloadWriter,
         Scanner,
         Spans,
         exchange,
@@ -21,13 +23,17 @@ if TYPE_CHECKING or os.environ.get("FASTPULL_NO_EXTENSIONS") != "1":
         sync_filesystem,
     )
 else:
+    from fastpull.reference.blocks import BlockCutter
     from fastpull.reference.files import FileWriter
+    from fastpull.reference.payload import PayloadWriter
     from fastpull.reference.scanner import EntryTable, Scanner, Spans
     from fastpull.reference.system import exchange, remove_tree, start_writeback, sync_filesystem
 
 __all__ = [
+    "BlockCutter",
     "EntryTable",
     "FileWriter",
+    "PayloadWriter",
     "Scanner",
     "Spans",
     "exchange",

@@ -8,7 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -36,9 +36,13 @@ def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def in_thread(
-    executor: Executor, function: Callable[..., T], *args: object, abort: Callable[[], None] | None = None
+    executor: Executor,
+    function: Callable[..., T],
+    *args: object,
+    abort: Callable[[], None] | None = None,
+    dispose: Callable[[T], None] | None = None,
 ) -> T:
-    """Runs a blocking function on a thread, and waits for its end even when cancelled.
+    """Runs a blocking function on a thread, and waits for its end even when cancelled, however often.
 
     A thread cannot be stopped: what it uses may only be closed after it has returned.
 
@@ -47,6 +51,7 @@ async def in_thread(
         function: to be called.
         *args: with these.
         abort: called on cancellation, to make the function return soon.
+        dispose: given what the function returned, if a cancellation keeps it from the caller.
     """
     future = asyncio.get_running_loop().run_in_executor(executor, function, *args)
     try:
@@ -54,9 +59,12 @@ async def in_thread(
     except asyncio.CancelledError:
         if abort is not None:
             abort()
-        await asyncio.wait({future})
-        if not future.cancelled():
-            future.exception()  # seen: the cancellation is what is raised
+        while not future.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({future})
+        # the cancellation is what is raised, whatever came of the function
+        if not future.cancelled() and future.exception() is None and dispose is not None:
+            dispose(future.result())
         raise
 
 

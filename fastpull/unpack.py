@@ -81,6 +81,7 @@ class LayerWork:
                 self.read = reader.position
                 self.unpacked += len(chunk)
             scanner.finish()
+            writer.finish()
         except (DecompressError, TarError, LayerError):
             self._verify(reader)
             raise

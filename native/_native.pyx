@@ -9,6 +9,8 @@ The parts, in the order of the data:
     fields.pxi     numbers, pax records and paths, as tar spells them
     scanner.pxi    Scanner: chunks of a tar stream -> rows of an EntryTable, and Spans of payload in the chunk
     files.pxi      FileWriter: chunk + Spans -> files below a directory descriptor
+    blocks.pxi     BlockCutter: chunk + Spans -> squashfs blocks and tails in memory
+    payload.pxi    PayloadWriter: chunk + Spans -> one file with the payload of all entries
     system.pxi     system calls that Python lacks
 
 A chunk is scanned and written in two calls, whatever number of files it holds. Nothing here raises for what a layer
@@ -16,15 +18,17 @@ holds or the system answers: functions return fault codes and errno values, and 
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EACCES, EEXIST, EINTR, EIO, EISDIR, ELOOP, ENOENT, ENOMEM, ENOTDIR, errno
+from libc.errno cimport EACCES, EBUSY, EEXIST, EFBIG, EINTR, EIO, EISDIR, ELOOP, ENOENT, ENOMEM, ENOTDIR, errno
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset, strcmp, strlen
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strcmp, strlen
 
 include "buffers.pxi"
 include "entries.pxi"
 include "fields.pxi"
 include "scanner.pxi"
 include "files.pxi"
+include "blocks.pxi"
+include "payload.pxi"
 include "system.pxi"

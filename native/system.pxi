@@ -25,7 +25,20 @@ cdef extern from "dirent.h" nogil:
     int closedir(DIR*)
 
 cdef extern from "fcntl.h" nogil:
-    int AT_REMOVEDIR
+    int AT_REMOVEDIR, AT_EMPTY_PATH
+
+cdef extern from *:
+    """
+    #ifndef STATX_ATTR_MOUNT_ROOT  /* glibc before 2.32 */
+    #define STATX_ATTR_MOUNT_ROOT 0x2000
+    #endif
+    """
+    uint64_t STATX_ATTR_MOUNT_ROOT
+
+cdef extern from "sys/stat.h" nogil:
+    struct statx_result "statx":
+        uint64_t stx_attributes
+    int statx(int, const char*, int, unsigned int, statx_result*)
 
 
 def start_writeback(int fd, int64_t offset, int64_t size):
@@ -57,7 +70,7 @@ def exchange(int old_dir, bytes old not None, int new_dir, bytes new not None):
 def remove_tree(int directory, bytes name not None):
     """Removes `name` and everything below it, never following a link; returns 0 or an errno.
 
-    A name that is not there is no failure.
+    What is mounted below is left alone, and an error (EBUSY). A name that is not there is no failure.
     """
     cdef const char* entry = name
     cdef int error
@@ -75,6 +88,14 @@ cdef int remove_entry(int directory, const char* name) noexcept nogil:
     return remove_directory(directory, name)
 
 
+cdef bint is_mount_point(int fd) noexcept nogil:
+    """Whether a directory is the root of a mount, be it of the same filesystem (Linux 5.8; before that never)."""
+    cdef statx_result found
+    if statx(fd, b"", AT_EMPTY_PATH, 0, &found) != 0:
+        return False
+    return (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0
+
+
 cdef int remove_directory(int directory, const char* name) noexcept nogil:
     cdef int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
     cdef DIR* stream
@@ -85,6 +106,9 @@ cdef int remove_directory(int directory, const char* name) noexcept nogil:
         fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
     if fd < 0:
         return 0 if errno == ENOENT else errno
+    if is_mount_point(fd):
+        close(fd)
+        return EBUSY
     stream = fdopendir(fd)
     if stream == NULL:
         error = errno

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastpull.cache.refs import Ref, read_refs
 from fastpull.cache.store import Store, StoredBlob
 from fastpull.config import Settings
-from fastpull.errors import FastpullError, NotFound
+from fastpull.errors import CacheError, FastpullError, NotFound
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.oci.manifest import Manifest, parse_manifest
@@ -103,11 +104,13 @@ class Cache:
         root: of the cache; by default that of the settings.
 
     Raises:
-        CacheError: from every method, where the filesystem refuses.
+        CacheError: from the constructor, if there is no cache; from every method, where the filesystem refuses.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self.root = os.fspath(root) if root is not None else Settings.load().cache
+        if not os.path.isdir(os.path.join(self.root, "v1")):
+            raise CacheError(self.root, "there is no cache; the first pull makes one", errno.ENOENT)
         self._store = Store(self.root)
 
     def images(self) -> list[CachedImage]:
@@ -153,6 +156,7 @@ class Cache:
             dry_run: only say what would go.
         """
         removed, now = Removed(), time.time()
+        patience = _LEFTOVER_SECONDS if max_age_seconds is None else min(_LEFTOVER_SECONDS, max_age_seconds)
         blobs = sorted(self._store.blobs(), key=lambda blob: blob.last_used)
         excess = sum(blob.size for blob in blobs) - max_size if max_size is not None else 0
         for blob in blobs:
@@ -161,9 +165,7 @@ class Cache:
                 excess -= blob.size
                 self._remove(blob, removed, dry_run)
         for partial in list(self._store.partials()):
-            if now - partial.last_used > min(_LEFTOVER_SECONDS, max_age_seconds or _LEFTOVER_SECONDS) and (
-                dry_run or self._store.remove_partial(partial.digest)
-            ):
+            if now - partial.last_used > patience and (dry_run or self._store.remove_partial(partial.digest)):
                 removed.freed_bytes += partial.size
         if not dry_run:
             self._store.remove_leftovers(_LEFTOVER_SECONDS)
@@ -203,7 +205,7 @@ class Cache:
             InvalidReference, InvalidDigest: ``name`` is neither.
             NotFound: the cache has no such thing.
         """
-        removed = Removed()
+        removed, mine = Removed(), list[Ref]()
         by_digest = {blob.digest: blob for blob in self._store.blobs()}
         if name.startswith(("sha256:", "sha512:")):
             wanted: Iterable[Digest] = [Digest.parse(name)]
@@ -218,7 +220,7 @@ class Cache:
         for digest in wanted:
             if digest in by_digest:
                 self._remove(by_digest[digest], removed, dry_run)
-        if not removed.blobs:
+        if not removed.blobs and not mine:
             raise NotFound(repr(name), f"cache {self.root}", "fastpull cache ls shows what it has")
         if not dry_run:
             self._store.empty_trash()

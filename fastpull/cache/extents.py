@@ -27,6 +27,11 @@ class Extents:
         self._starts[first:last] = [start]
         self._stops[first:last] = [stop]
 
+    def overlap(self, start: int, stop: int) -> bool:
+        """Whether any byte of a range is there."""
+        after = bisect_right(self._stops, start)
+        return after < len(self._starts) and self._starts[after] < stop
+
     def prefix(self) -> int:
         """How far the ranges reach from 0 without a gap."""
         return self._stops[0] if self._starts and self._starts[0] == 0 else 0

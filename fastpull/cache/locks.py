@@ -10,6 +10,7 @@ import os
 
 from fastpull.errors import CacheError, from_os_error
 
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _POLL_SECONDS = 0.05  # a waiting pull takes over this soon after its leader has died
 
 
@@ -21,10 +22,12 @@ class FileLock:
 
     Args:
         path: of the lock file; its directory exists.
+        mode: of the file, whatever the umask: who may not write to it cannot wait for it.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, mode: int = 0o600) -> None:
         self.path = path
+        self._mode = mode
         self._fd = -1
 
     @property
@@ -40,8 +43,15 @@ class FileLock:
         """
         while True:
             try:
-                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+                try:
+                    fd = self._create()
+                except FileExistsError:
+                    fd = os.open(self.path, _FLAGS)
             except OSError as error:
+                if error.errno == errno.ENOENT and os.path.isdir(os.path.dirname(self.path)):
+                    continue  # its holder has just removed it
+                if isinstance(error, PermissionError) and os.path.lexists(self.path):
+                    return False  # another user's, who has not given it its mode yet
                 raise from_os_error(CacheError, error, self.path) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,6 +77,11 @@ class FileLock:
                 os.unlink(self.path)
             os.close(self._fd)
             self._fd = -1
+
+    def _create(self) -> int:
+        fd = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        os.fchmod(fd, self._mode)
+        return fd
 
     def _is_current(self, fd: int) -> bool:
         try:

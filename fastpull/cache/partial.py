@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -15,6 +15,8 @@ from fastpull.cache.extents import Extents
 from fastpull.cache.journal import Record, holds, read_records
 from fastpull.errors import CacheError, FastpullError, from_os_error
 from fastpull.tarstage import start_writeback
+from fastpull.tasks import Aborted
+from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
@@ -34,7 +36,7 @@ class Partial:
         resumed: how many bytes an earlier process had left.
     """
 
-    def __init__(self, directory: str, digest: Digest, size: int, lock: FileLock) -> None:
+    def __init__(self, directory: str, digest: Digest, size: int, lock: FileLock, mode: int = 0o700) -> None:
         self.digest = digest
         self.size = size
         self.resumed = 0
@@ -44,13 +46,12 @@ class Partial:
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         with self._local_errors():
-            os.makedirs(directory, exist_ok=True)
-            self._data = os.open(self.data_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            self._journal = os.open(
-                self.journal_path,
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW,
-                0o600,
-            )
+            os.makedirs(os.path.dirname(directory), exist_ok=True)  # a cache may be emptied at any time
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o700)
+                os.chmod(directory, mode)  # whatever the umask
+            self._data = _open(self.data_path, os.O_RDWR, mode)
+            self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, mode)
 
     @property
     def data_path(self) -> str:
@@ -62,18 +63,26 @@ class Partial:
         """Where it stands which of them are there."""
         return f"{self.directory}/journal"
 
-    def resume(self) -> None:
+    def resume(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Takes over what an earlier process has left, as far as its fingerprints still fit.
 
+        Args:
+            is_stopped: asked now and then whether to give up.
+
         Raises:
+            Aborted: it was.
             CacheError: the files cannot be read, or the filesystem has no room for the rest.
         """
         with self._local_errors():
             records = read_records(self.journal_path, self.size)
             scratch = bytearray(_CHECK_SIZE)
-            sound = [record for record in records if holds(self._data, record, scratch)]
-            for record in sound:
-                self._extents.add(record.offset, record.offset + record.length)
+            sound = []
+            for record in records:
+                if is_stopped():
+                    raise Aborted
+                if holds(self._data, record, scratch):
+                    sound.append(record)
+                    self._extents.add(record.offset, record.offset + record.length)
             if len(sound) != len(records) or os.fstat(self._journal).st_size % len(Record(0, 0, 0).to_bytes()):
                 os.ftruncate(self._journal, 0)
                 os.write(self._journal, b"".join(record.to_bytes() for record in sound))
@@ -107,12 +116,15 @@ class Partial:
         Raises:
             CacheError: the filesystem refuses; nothing is remembered then.
         """
+        length = sum(map(len, pieces))
+        with self._changed:
+            if self._extents.overlap(offset, offset + length):
+                raise ValueError(f"bytes {offset} to {offset + length} are partly there, and may be verified already")
         hasher = xxhash.xxh3_64()
         for piece in pieces:
             hasher.update(piece)
-        length = sum(map(len, pieces))
         with self._local_errors():
-            _pwrite_all(self._data, offset, pieces)
+            pwrite_all(self._data, offset, pieces)
             start_writeback(self._data, offset, length)
             os.write(self._journal, Record(offset, length, hasher.intdigest()).to_bytes())
         with self._changed:
@@ -120,7 +132,7 @@ class Partial:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Says that no more bytes will come: a reader that waits for some gets ``error``."""
+        """Says that no more bytes will come: a reader gets ``error``, at once, whatever is there already."""
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
@@ -136,7 +148,7 @@ class Partial:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failure or self._extents.prefix() > offset or offset >= self.size)
-            if self._failure and self._extents.prefix() <= offset < self.size:
+            if self._failure:
                 raise self._failure
             available = self._extents.prefix() - offset
         with self._local_errors():
@@ -178,12 +190,12 @@ class Partial:
             raise from_os_error(CacheError, error, self.data_path) from error
 
 
-def _pwrite_all(fd: int, offset: int, pieces: Sequence[bytes]) -> None:
-    pending = [memoryview(piece) for piece in pieces]
-    while pending:
-        written = os.pwritev(fd, pending[: os.sysconf("SC_IOV_MAX")], offset)
-        offset += written
-        while pending and written >= len(pending[0]):
-            written -= len(pending.pop(0))
-        if pending and written:
-            pending[0] = pending[0][written:]
+def _open(path: str, flags: int, mode: int) -> int:
+    """Opens a file, and makes it with the permissions that a directory of ``mode`` would have it."""
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(fd, mode & 0o666)
+    return fd

@@ -23,7 +23,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import xxhash
@@ -32,10 +32,11 @@ from fastpull.cache.locks import FileLock
 from fastpull.cache.partial import Partial
 from fastpull.cache.seal import Seal
 from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_error
-from fastpull.oci.digest import Digest
+from fastpull.oci.digest import ALGORITHMS, Digest
 
 _SEAL = ".seal"
 _FINGERPRINT_SIZE = 8
+_BY_DIGEST = ("blobs", "partial", "index")
 _FOLDERS = ("blobs", "partial", "index", "refs", "locks", "trash")
 _counter = itertools.count()
 
@@ -99,11 +100,13 @@ class Store:
         with self._local_errors():
             os.makedirs(os.path.dirname(self.root), mode=0o700, exist_ok=True)
             mode = os.stat(os.path.dirname(self.root)).st_mode & 0o2777
-            for folder in ("", *_FOLDERS, "blobs/sha256", "blobs/sha512"):
+            inner = (f"{folder}/{algorithm}" for folder in _BY_DIGEST for algorithm in ALGORITHMS)
+            for folder in ("", *_FOLDERS, *inner):
                 path = os.path.join(self.root, folder)
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(path)
                     os.chmod(path, mode)
+        self._mode = mode
         self._file_mode = mode & 0o444
 
     # --- blobs
@@ -132,11 +135,24 @@ class Store:
                     os.utime(fd)
             return CachedBlob(digest, size, seal, fd)
 
-    def begin(self, digest: Digest, size: int, lock: FileLock) -> Partial:
-        """Starts or resumes the writing of a blob, whose lock the caller holds; the partial takes the lock over."""
-        partial = Partial(os.path.join(self.root, "partial", digest.algorithm, digest.encoded), digest, size, lock)
+    def begin(
+        self, digest: Digest, size: int, lock: FileLock, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Partial:
+        """Starts or resumes the writing of a blob, whose lock the caller holds; the partial takes the lock over.
+
+        Args:
+            digest: of the blob.
+            size: of the blob, in bytes.
+            lock: of the blob.
+            is_stopped: asked now and then whether to give up.
+
+        Raises:
+            Aborted: it was; the lock is released.
+        """
+        directory = os.path.join(self.root, "partial", digest.algorithm, digest.encoded)
+        partial = Partial(directory, digest, size, lock, self._mode)
         try:
-            partial.resume()
+            partial.resume(is_stopped)
         except BaseException:
             partial.close()
             raise
@@ -154,7 +170,8 @@ class Store:
         with self._local_errors():
             if sync:
                 partial.sync()
-            os.chmod(partial.data_path, self._file_mode)
+            with contextlib.suppress(PermissionError):  # another user began it
+                os.chmod(partial.data_path, self._file_mode)
             self._write(path + _SEAL, Seal.now(partial.size, fingerprint, sync).to_bytes())
             os.rename(partial.data_path, path)
             with contextlib.suppress(FileNotFoundError):
@@ -164,10 +181,12 @@ class Store:
         partial.close()
 
     def renew(self, blob: CachedBlob, fingerprint: str) -> None:
-        """Notes that a blob of an earlier boot has been verified again, and so must be on its disk."""
+        """Notes that a blob of an earlier boot, or one without a seal, has been verified."""
         if blob.seal is None or not blob.seal.is_fresh:
             with contextlib.suppress(CacheError):  # another user's
-                self._write(self.blob_path(blob.digest) + _SEAL, Seal.now(blob.size, fingerprint, True).to_bytes())
+                # what outlived the boot under which it was verified has reached its disk
+                outlived = blob.seal is not None
+                self._write(self.blob_path(blob.digest) + _SEAL, Seal.now(blob.size, fingerprint, outlived).to_bytes())
 
     def quarantine(self, digest: Digest) -> None:
         """Takes a blob that is not what its name says out of the way, to ``trash``, with its seal and index."""
@@ -202,7 +221,10 @@ class Store:
 
     def lock(self, digest: Digest) -> FileLock:
         """The lock that whoever writes a blob holds."""
-        return FileLock(os.path.join(self.root, "locks", f"{digest.algorithm}-{digest.encoded}"))
+        return self._lock(f"{digest.algorithm}-{digest.encoded}")
+
+    def _lock(self, name: str) -> FileLock:
+        return FileLock(os.path.join(self.root, "locks", name), self._mode & 0o666)
 
     def _read_seal(self, digest: Digest) -> Seal | None:
         try:
@@ -323,7 +345,7 @@ class Store:
                         if time.time() - os.stat(path).st_mtime > older_than_seconds:
                             os.unlink(path)
         for name in _listed(os.path.join(self.root, "locks")):
-            lock = FileLock(os.path.join(self.root, "locks", name))
+            lock = self._lock(name)
             if lock.try_acquire():
                 lock.release()
         for digest in list(self.indexes()):

@@ -11,7 +11,7 @@ from typing import Any
 import fastpull
 from fastpull.cli.arguments import add_cache_argument
 from fastpull.cli.words import age_of, plain, size_of
-from fastpull.errors import IntegrityError
+from fastpull.errors import FastpullError, IntegrityError
 
 _EPILOG = """\
 examples:
@@ -121,13 +121,18 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _rm(options: argparse.Namespace) -> int:
     cache = fastpull.Cache(options.cache)
-    removed = fastpull.Removed()
+    removed, failures = fastpull.Removed(), []
     for name in options.names:
-        one = cache.remove(name, dry_run=options.dry_run)
-        removed.blobs += one.blobs
-        removed.freed_bytes += one.freed_bytes
+        try:
+            one = cache.remove(name, dry_run=options.dry_run)
+        except FastpullError as error:
+            print(f"fastpull: error: {error}", file=sys.stderr)
+            failures.append(error.exit_code)
+        else:
+            removed.blobs += one.blobs
+            removed.freed_bytes += one.freed_bytes
     _tell_removed(options, removed)
-    return 0
+    return failures[0] if failures else 0
 
 
 def _tell_removed(options: argparse.Namespace, removed: fastpull.Removed) -> None:

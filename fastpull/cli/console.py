@@ -7,9 +7,9 @@ import json
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from fastpull.cli.words import plain, size_of
+from fastpull.cli.words import error_summary, plain, size_of
 from fastpull.progress import Committing, Event, LayerDone, LayerProgress, Resolved, Retrying, Waiting, Warned
 
 if TYPE_CHECKING:
@@ -38,26 +38,34 @@ class Console(Protocol):
         Args:
             value: for machines.
             words: for people, on stderr.
-            data: for scripts, on stdout.
+            data: for scripts, on stdout or where the console was told.
         """
 
     def failure(self, error: FastpullError) -> None:
         """Tells an error that does not end the command."""
 
 
-def console_for(options: argparse.Namespace) -> Console:
-    """The way of telling that the options and the terminal ask for."""
+def console_for(options: argparse.Namespace, data_to: TextIO | None = None) -> Console:
+    """The way of telling that the options and the terminal ask for.
+
+    Args:
+        options: of the command line.
+        data_to: where the data of a result go, unless it is JSON; by default stdout.
+    """
     if options.json:
         return JsonConsole()
     if options.quiet:
-        return QuietConsole()
+        return QuietConsole(data_to)
     if sys.stderr.isatty():
-        return LiveConsole(options.verbose)
-    return LineConsole(options.verbose)
+        return LiveConsole(options.verbose, data_to)
+    return LineConsole(options.verbose, data_to)
 
 
 class QuietConsole:
     """Tells only the result."""
+
+    def __init__(self, data_to: TextIO | None = None) -> None:
+        self._data_to = data_to
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +79,7 @@ class QuietConsole:
     def result(self, value: object, words: str, data: str = "") -> None:  # noqa: ARG002
         """Tells the data."""
         if data:
-            print(data)
+            print(data, file=self._data_to)
 
     def failure(self, error: FastpullError) -> None:
         """Tells an error that does not end the command."""
@@ -94,7 +102,7 @@ class JsonConsole(QuietConsole):
 
     def failure(self, error: FastpullError) -> None:
         """Tells an error as an event, and on stderr."""
-        self._put("error", {"type": type(error).__name__, "exit_code": error.exit_code, "message": str(error)})
+        self._put("error", error_summary(error))
         super().failure(error)
 
     @staticmethod
@@ -106,7 +114,8 @@ class JsonConsole(QuietConsole):
 class LineConsole(QuietConsole):
     """Tells in lines, for logs: what begins and ends, and every few seconds how far it is."""
 
-    def __init__(self, verbose: bool) -> None:
+    def __init__(self, verbose: bool, data_to: TextIO | None = None) -> None:
+        super().__init__(data_to)
         self._verbose = verbose
         self._layers: dict[tuple[str, str], LayerProgress] = {}
         self._sizes: dict[str, int] = {}
@@ -135,8 +144,8 @@ class LineConsole(QuietConsole):
             case Waiting(source, digest):
                 return f"{source}: waiting for {digest.short}, which somebody else is downloading"
             case LayerDone() if self._verbose:
-                how = "was cached" if event.was_cached else "downloaded"
-                return f"{event.source}: {event.digest.short} done, {size_of(event.size)} {how}"
+                how = ", was cached" if event.was_cached else ""
+                return f"{event.source}: {event.digest.short} done, {size_of(event.size)}{how}"
             case Retrying(host, reason, pause) if self._verbose or pause >= 1:
                 return f"warning: {reason} (again in {pause:.1f} s from {host})"
             case Committing(source, entries) if self._verbose:

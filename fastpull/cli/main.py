@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import NoReturn
 import fastpull
 from fastpull.cli import cache_cmd, demo_cmd, inspect_cmd, pull_cmd, warm_cmd
 from fastpull.cli.running import INTERRUPTED, Interrupted
+from fastpull.cli.words import error_summary
 from fastpull.errors import FastpullError, InvalidInput
 
 _DESCRIPTION = "Turns container images into root filesystems, in one pass, without root and without a daemon."
@@ -19,6 +21,7 @@ examples:
   fastpull pull debian:12 -o rootfs/                       from Docker Hub into a directory
   fastpull pull docker://nvcr.io/nvidia/pytorch:24.01-py3 -o pytorch/
   fastpull pull oci:layout:v1 -o rootfs/                   from an OCI layout on the disk
+  fastpull pull debian:12 -o image.tar                     as one tar; with -o - to stdout
   fastpull warm -f images.txt --jobs 4                     into the cache only
   fastpull inspect quay.io/fedora/fedora:41                what is it?
   fastpull cache ls                                        what is here?
@@ -61,9 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fastpull: interrupted; what was downloaded stays in the cache", file=sys.stderr)
         return INTERRUPTED
     except FastpullError as error:
+        if getattr(options, "json", False):
+            print(json.dumps({"event": "error", **error_summary(error)}), flush=True)
         print(f"fastpull: error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
+    except OSError as error:  # ours are above: it is standard output's
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        if not isinstance(error, BrokenPipeError):
+            print(f"fastpull: error: cannot write to standard output: {error.strerror}", file=sys.stderr)
         return 1
     return code

@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
         raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
     sources = [*options.sources, *(source for path in options.file for source in _read(path))]
     if not sources:
-        raise InvalidSetting("", "no source to warm the cache with")
+        raise InvalidSetting("warm", "no source to warm the cache with; name one, or a file of them with -f")
     settings = settings_of(options)
     with console_for(options) as console:
         reports = run(_warm(sources, options, settings, console))

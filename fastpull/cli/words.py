@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastpull
+
+if TYPE_CHECKING:
+    from fastpull.errors import FastpullError
 
 
 def size_of(count: float) -> str:
@@ -43,6 +46,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     return value
+
+
+def error_summary(error: FastpullError) -> dict[str, Any]:
+    """What there is to say of an error, for machines."""
+    return {"type": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}
 
 
 def image_summary(image: fastpull.Image) -> dict[str, Any]:

@@ -5,13 +5,18 @@ The same entries always give the same bytes. Spec: POSIX.1-2017 pax, ustar Inter
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
 from fastpull.layers.entry import Entry, EntryType
 
 BLOCK = 512
+_MAX_NAME, _MAX_PREFIX = 100, 155
 END = bytes(2 * BLOCK)
 """What ends an archive."""
+
+# name, mode, uid, gid, size, mtime, checksum, typeflag, linkname, magic and version, devices, prefix
+_HEADER = struct.Struct("100s8s8s8s12s12s8sc100s8s64x8s8s155s12x")
 
 _FLAGS = {
     EntryType.FILE: b"0",
@@ -27,38 +32,60 @@ _FLAGS = {
 def header_of(entry: Entry) -> bytes:
     """The header of an entry, with a pax header before it where a field does not fit; payload is to follow."""
     path = entry.path + b"/" if entry.type is EntryType.DIRECTORY else entry.path
-    records = [(b"SCHILY.xattr." + name, value) for name, value in entry.xattrs]
-    for key, name in ((b"path", path), (b"linkpath", entry.linkname)):
-        if len(name) > 100:
-            records.append((key, name))
+    path = path if entry.path else b"./"
+    link = entry.linkname
+    prefix, name = _split(path)
+    records = [(b"SCHILY.xattr." + key, value) for key, value in entry.xattrs]
+    if len(name) > _MAX_NAME:
+        records.append((b"path", path))
+    if len(link) > _MAX_NAME:
+        records.append((b"linkpath", link))
     for key, number, digits in ((b"uid", entry.uid, 7), (b"gid", entry.gid, 7), (b"size", entry.size, 11)):
         if number >= 8**digits:
             records.append((key, b"%d" % number))
     if not 0 <= entry.mtime < 8**11:
         records.append((b"mtime", b"%d" % entry.mtime))
-    extended = b"".join(_record(key, value) for key, value in sorted(records))
-    before = _ustar(b"PaxHeaders/entry", b"x", size=len(extended)) + padded(extended) if extended else b""
-    return before + _ustar(
-        path or b"./",
+    header = _ustar(
+        name,
         _FLAGS[entry.type],
         mode=entry.mode,
         uid=entry.uid,
         gid=entry.gid,
         size=entry.size,
         mtime=entry.mtime,
-        link=entry.linkname,
+        link=link,
         device=entry.device,
+        prefix=prefix,
     )
+    if not records:
+        return header
+    extended = b"".join(_record(key, value) for key, value in sorted(records))
+    return _ustar(b"PaxHeaders/entry", b"x", size=len(extended)) + padded(extended) + header
 
 
 def padded(payload: bytes) -> bytes:
     """Payload, and zeros up to the next block."""
-    return payload + bytes(-len(payload) % BLOCK)
+    return payload + padding_of(len(payload))
+
+
+def padding_of(size: int) -> bytes:
+    """The zeros that follow a payload, up to the next block."""
+    return bytes(-size % BLOCK)
 
 
 def archive(entries: Iterable[tuple[Entry, bytes]]) -> bytes:
     """A whole archive in memory, of entries with their payload."""
     return b"".join(header_of(entry) + padded(payload) for entry, payload in entries) + END
+
+
+def _split(path: bytes) -> tuple[bytes, bytes]:
+    """A path as a header's prefix and name, the shortest prefix that suffices; none, if there is none."""
+    if len(path) <= _MAX_NAME:
+        return b"", path
+    cut = path.find(b"/", len(path) - _MAX_NAME - 1, len(path) - 1)
+    if not 0 < cut <= _MAX_PREFIX:
+        return b"", path
+    return path[:cut], path[cut + 1 :]
 
 
 def _record(key: bytes, value: bytes) -> bytes:
@@ -80,27 +107,22 @@ def _ustar(
     mtime: int = 0,
     link: bytes = b"",
     device: tuple[int, int] = (0, 0),
+    prefix: bytes = b"",
 ) -> bytes:
     """One header block; what does not fit is cut, or zero, because a pax record says it."""
-    fields = (
-        path[:100].ljust(100, b"\0"),
-        _octal(mode, 8),
-        _octal(uid, 8),
-        _octal(gid, 8),
-        _octal(size, 12),
-        _octal(mtime, 12),
+    block = _HEADER.pack(
+        path[:_MAX_NAME],
+        b"%07o" % mode,
+        b"%07o" % (uid if uid < 8**7 else 0),
+        b"%07o" % (gid if gid < 8**7 else 0),
+        b"%011o" % (size if size < 8**11 else 0),
+        b"%011o" % (mtime if 0 <= mtime < 8**11 else 0),
         b" " * 8,
         flag,
-        link[:100].ljust(100, b"\0"),
+        link[:_MAX_NAME],
         b"ustar\x0000",
-        bytes(64),
-        _octal(device[0], 8),
-        _octal(device[1], 8),
-        bytes(167),
+        b"%07o" % device[0],
+        b"%07o" % device[1],
+        prefix,
     )
-    block = b"".join(fields)
-    return block[:148] + b"%06o\0 " % sum(block) + block[156:]
-
-
-def _octal(number: int, width: int) -> bytes:
-    return b"%0*o\0" % (width - 1, number if 0 <= number < 8 ** (width - 1) else 0)
+    return b"%b%06o\0 %b" % (block[:148], sum(block), block[156:])

@@ -173,6 +173,13 @@ class LayerIndex(Sequence[Entry]):
         Raises:
             ValueError: another format, or another machine's byte order.
         """
+        try:
+            return cls._parse(content)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no index of this version: {error!r}") from error
+
+    @classmethod
+    def _parse(cls, content: bytes) -> Self:
         if not content.startswith(_MAGIC):
             raise ValueError("no index of this version")
         end = content.index(b"\n", len(_MAGIC))

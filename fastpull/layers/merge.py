@@ -33,6 +33,7 @@ _AUFS = b".wh..wh."
 _AUFS_LINKS = b".wh..wh.plnk"
 _NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
 _MAX_SYMLINKS = 40  # as the kernel: path_resolution(7)
+_MAX_DEPTH = 255  # components of a path: the scanner's bound, which links must not get around
 
 
 def merge(indexes: Sequence[LayerIndex]) -> Tree:
@@ -197,7 +198,7 @@ class _Changeset:
         """The directory that the layer's entries below a path go to, made where it is missing."""
         trail, links = [self._tree.root], 0
         pending = path.split(b"/")[::-1] if path else []
-        while pending:
+        while pending and len(trail) <= _MAX_DEPTH:
             name = pending.pop()
             if name == b"..":
                 del trail[max(1, len(trail) - 1) :]
@@ -217,6 +218,8 @@ class _Changeset:
                     self._follow(node, trail, pending)
                 else:
                     trail.append(self._imply(above, name))
+        if len(trail) > _MAX_DEPTH:
+            raise self._fail(f"links lead to a path of more than {_MAX_DEPTH} components", path)
         return trail[-1]
 
     def _follow(self, origin: Origin, trail: list[Directory], pending: list[bytes]) -> None:

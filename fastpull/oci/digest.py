@@ -17,6 +17,7 @@ _ENCODED = {
     "sha256": re.compile(r"[a-f0-9]{64}"),
     "sha512": re.compile(r"[a-f0-9]{128}"),
 }
+ALGORITHMS = tuple(_ENCODED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidDigest, MalformedDocument
@@ -39,6 +40,15 @@ class ImageConfig:
     cmd: tuple[str, ...]
     labels: tuple[tuple[str, str], ...]
     raw: bytes = field(repr=False)
+
+    @property
+    def created_seconds(self) -> int:
+        """`created` in whole seconds since the epoch; 0 where the config does not say it, or not in RFC 3339."""
+        try:
+            created = datetime.fromisoformat(self.created or "")
+        except ValueError:
+            return 0
+        return int(created.timestamp()) if created.tzinfo else 0
 
     @classmethod
     def parse(cls, body: bytes, subject: str) -> ImageConfig:

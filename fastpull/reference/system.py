@@ -32,6 +32,8 @@ def remove_tree(directory: int, name: bytes) -> int:
 
     where = os.fsencode(f"/proc/self/fd/{directory}/") + name
     try:
+        if _has_mounts(os.path.realpath(where)):
+            return errno.EBUSY
         if os.path.isdir(where) and not os.path.islink(where):
             shutil.rmtree(os.fsdecode(where), onerror=open_up)
         elif os.path.lexists(where):
@@ -39,3 +41,10 @@ def remove_tree(directory: int, name: bytes) -> int:
     except OSError as error:
         return error.errno or errno.EIO
     return 0
+
+
+def _has_mounts(path: bytes) -> bool:
+    for plain in b"\\ \t\n":  # as the kernel escapes them
+        path = path.replace(bytes([plain]), b"\\%03o" % plain)
+    with open("/proc/self/mountinfo", "rb") as file:
+        return any(line.split(b" ", 5)[4].startswith(path + b"/") for line in file)

@@ -214,8 +214,9 @@ class RegistryClient:
             try:
                 async with self._transport.request("GET", candidate / "v2" / "", {}):
                     return candidate
-            except TransportError:
-                continue
+            except TransportError as error:
+                if error.is_certificate:
+                    raise
         return last
 
     @asynccontextmanager

@@ -48,10 +48,11 @@ class _RangesIgnored(Exception):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A range on its way: ``start`` moves on as bytes come."""
+    """A range on its way: ``start`` moves on as bytes come, ``turn`` is for one connection."""
 
     start: int
     stop: int
+    turn: Turn
 
 
 class Download:
@@ -99,7 +100,7 @@ class Download:
         try:
             await self._fetch_ranges()
         except _RangesIgnored:
-            await self._fetch(_Stretch(0, self._descriptor.size), await self._acquire(), alone=True)
+            await self._fetch(_Stretch(0, self._descriptor.size, await self._acquire()), alone=True)
 
     async def _fetch_ranges(self) -> None:
         plan = RangePlan(self._target.gaps())
@@ -107,7 +108,7 @@ class Download:
         if first is None:
             return
         async with task_group() as group:
-            probe = group.create_task(self._fetch(_Stretch(*first), await self._acquire(), alone=True))
+            probe = self._start(group, _Stretch(*first, await self._acquire()), alone=True)
             probe.add_done_callback(lambda _: self._answered.set())
             await self._answered.wait()
             while not self._is_whole:
@@ -116,7 +117,13 @@ class Download:
                 if span is None:
                     turn.release()
                     break
-                group.create_task(self._fetch(_Stretch(*span), turn))
+                self._start(group, _Stretch(*span, turn))
+
+    def _start(self, group: asyncio.TaskGroup, stretch: _Stretch, *, alone: bool = False) -> asyncio.Task[None]:
+        task = group.create_task(self._fetch(stretch, alone=alone))
+        # a task that is cancelled before its first step never reaches what it would do at its end
+        task.add_done_callback(lambda _: stretch.turn.release())
+        return task
 
     @property
     def _lanes(self) -> Lanes:
@@ -125,8 +132,8 @@ class Download:
     async def _acquire(self) -> Turn:
         return await self._lanes.acquire(self._rank)
 
-    async def _fetch(self, stretch: _Stretch, turn: Turn, *, alone: bool = False) -> None:
-        """Fetches one range, again from where it broke off if need be; the turn is for one connection."""
+    async def _fetch(self, stretch: _Stretch, *, alone: bool = False) -> None:
+        """Fetches one range, again from where it broke off if need be."""
         attempt = 0
         try:
             while stretch.start < stretch.stop:
@@ -140,23 +147,22 @@ class Download:
                         raise
                     if isinstance(error, RateLimited) or getattr(error, "status", None) == 503:
                         self._lanes.slow_down()
-                    turn.release()
+                    stretch.turn.release()
                     pause = self.backoff.pause_seconds(attempt)
                     self._client.on_retry(self._client.name, error, pause)
                     await asyncio.sleep(pause)
-                    turn = await self._acquire()
+                    stretch.turn = await self._acquire()
         finally:
-            turn.release()
+            stretch.turn.release()
 
     async def _stream(self, stretch: _Stretch, alone: bool) -> None:
         async with self._client.open_range(self._repository, self._descriptor, stretch.start, stretch.stop) as body:
-            gaps = [(stretch.start, body.stop)]
             if body.is_whole:
                 if not alone:
                     raise _RangesIgnored
                 self._is_whole = True
                 stretch.stop = body.stop
-                gaps = self._target.gaps()
+            gaps = self._target.gaps()  # what is there may have been verified: it is never written again
             self._answered.set()
             at = body.start
             async with _Batches(self._target, self._executor) as batches:

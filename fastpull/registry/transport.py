@@ -213,7 +213,8 @@ def _foreign_errors(url: URL) -> Iterator[None]:
 
     def certificate(error: BaseException) -> TransportError:
         advice = "Add its CA with SSL_CERT_FILE, or use --insecure if you trust the way to it"
-        return TransportError(host, f"its certificate is not trusted ({_innermost(error)})", advice, is_transient=False)
+        reason = f"its certificate is not trusted ({_innermost(error)})"
+        return TransportError(host, reason, advice, is_transient=False, is_certificate=True)
 
     def handshake(error: BaseException) -> TransportError:
         advice = "If it speaks plain http, use --insecure"

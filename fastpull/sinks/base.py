@@ -11,6 +11,23 @@ if TYPE_CHECKING:
     from fastpull.tarstage import EntryTable, Spans
 
 
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a sink has to work with.
+
+    Attributes:
+        workers: threads that may compute at once.
+        layers: how many layers may be written side by side, at most.
+        memory: bytes for buffers, of all layers together.
+        sync: the output has to be on its disk before it appears.
+    """
+
+    workers: int = 1
+    layers: int = 1
+    memory: int = 64 << 20
+    sync: bool = False
+
+
 @dataclass(slots=True)
 class SinkReport:
     """What a sink made.
@@ -19,11 +36,13 @@ class SinkReport:
         path: of the output.
         inodes: files, directories and the rest; names of one inode count once.
         left_out: what the output does not have, by kind: ``devices``, ``xattrs``, ``setuid bits``.
+        warnings: what else is to be said, a sentence each.
     """
 
     path: str
     inodes: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    warnings: list[str] = field(default_factory=list)
 
 
 class LayerWriter(Protocol):
@@ -36,21 +55,29 @@ class LayerWriter(Protocol):
             OutputError: it cannot be stored.
         """
 
+    def finish(self) -> None:
+        """Says that the layer has ended: what is held back is stored.
+
+        Raises:
+            OutputError: it cannot be stored.
+        """
+
     def close(self) -> None:
-        """Says that the layer has ended, or will not go on. May be called twice."""
+        """Says that there will be no more, be the layer complete or not. May be called twice."""
 
 
 class Sink(Protocol):
     """Makes one output. Methods block; `layer` and what it returns are used on several threads at once.
 
     The order of calls is `begin`, then `layer` for each layer in any order, then `commit`; or, at any time, `abort`.
+    After that it may begin again.
     """
 
-    def begin(self, sync: bool) -> None:
+    def begin(self, resources: Resources) -> None:
         """Prepares the staging beside the destination.
 
         Args:
-            sync: the output has to be on its disk before it appears.
+            resources: to work with.
 
         Raises:
             OutputExists, OutputError: it is clear already that the destination cannot be made.
@@ -65,12 +92,20 @@ class Sink(Protocol):
             wanted: for each entry whether the tree will need it, where that is known before.
         """
 
-    def commit(self, tree: Tree) -> SinkReport:
+    def commit(self, tree: Tree, created: int = 0, /) -> SinkReport:
         """Makes the output of the payloads, and publishes it under its name.
+
+        Args:
+            tree: what the output has to be.
+            created: when the image was made, in seconds since the epoch.
 
         Raises:
             OutputError: it cannot be made; `abort` is still to be called.
+            Aborted: because of `cancel`; likewise.
         """
+
+    def cancel(self) -> None:
+        """Makes a `commit` on another thread end soon, unless it is publishing already."""
 
     def abort(self) -> None:
         """Removes what is staged; the destination is as it was. May be called twice."""

@@ -10,18 +10,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from typing import TYPE_CHECKING
 
-from fastpull.errors import OutputError, from_os_error
+from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.tree import Directory as TreeDirectory
 from fastpull.layers.tree import Origin, Tree
 from fastpull.layers.xattrs import is_kept
-from fastpull.sinks.base import SinkReport
+from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
 from fastpull.sinks.staging import Staging, output_errors
 from fastpull.tarstage import FileWriter, remove_tree
+from fastpull.tasks import Aborted
 
 if TYPE_CHECKING:
     from fastpull.tarstage import EntryTable, Spans
@@ -38,6 +40,7 @@ class Directory:
         owner: ``keep`` or ``me``, see `Ownership`; by default ``keep`` for root and ``me`` for everybody else.
 
     Raises:
+        InvalidSetting: from the constructor.
         OutputExists: from `begin`, if the path is in use.
         OutputError: from any method.
 
@@ -47,16 +50,21 @@ class Directory:
     def __init__(self, path: str | os.PathLike[str], *, force: bool = False, owner: OwnerName | None = None) -> None:
         self.path = os.fspath(path)
         self._ownership = Ownership.named(owner or ("keep" if os.geteuid() == 0 else "me"))
+        if self._ownership.keep and os.geteuid() != 0:
+            raise InvalidSetting("keep", "only root can give files to their owners; 'me' makes them all yours")
         self._staging = Staging(path, force)
         self._writers: dict[int, _LayerFiles] = {}
+        self._cancelled = threading.Event()
         self._sync = False
 
     def __repr__(self) -> str:
         return f"<Directory {self.path!r}>"
 
-    def begin(self, sync: bool) -> None:
+    def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
-        self._sync = sync
+        self._sync = resources.sync
+        self._writers.clear()
+        self._cancelled.clear()
         self._staging.create()
 
     def layer(self, number: int, entries: EntryTable, wanted: bytearray | None) -> _LayerFiles:
@@ -66,13 +74,19 @@ class Directory:
         self._writers[number] = _LayerFiles(self._staging, self._ownership, number, entries, wanted)
         return self._writers[number]
 
-    def commit(self, tree: Tree) -> SinkReport:
+    def commit(self, tree: Tree, _created: int = 0, /) -> SinkReport:
         """See `fastpull.sinks.base.Sink`."""
         report = SinkReport(self.path)
         with output_errors(self._staging.destination):
-            _Commit(self._staging, self._ownership, self._writers, tree, report).run()
-        self._staging.publish(self._sync)
+            _Commit(self._staging, self._ownership, self._writers, tree, report, self._cancelled).run()
+        left = self._staging.publish(self._sync)
+        if left is not None:
+            report.warnings.append(f"the output is complete, but what it replaces could not be removed ({left})")
         return report
+
+    def cancel(self) -> None:
+        """See `fastpull.sinks.base.Sink`."""
+        self._cancelled.set()
 
     def abort(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
@@ -107,6 +121,9 @@ class _LayerFiles:
             path = os.path.join(self._staging.destination, self._entries.path(self._writer.failed))
             raise from_os_error(OutputError, OSError(code, os.strerror(code)), path)
 
+    def finish(self) -> None:
+        """Nothing is held back."""
+
     def close(self) -> None:
         self._writer.close()
 
@@ -134,12 +151,14 @@ class _Commit:
         writers: dict[int, _LayerFiles],
         tree: Tree,
         report: SinkReport,
+        cancelled: threading.Event,
     ) -> None:
         self._root_fd = staging.root_fd
         self._spool_fd = staging.spool_fd
         self._ownership = ownership
         self._tree = tree
         self._report = report
+        self._cancelled = cancelled
         self._wanted = [bytearray(len(index)) for index in tree.indexes]
         self._linked: dict[Origin, bool | None] = {}  # inodes with several names: whether made, None before that
         self._places = {}
@@ -152,6 +171,10 @@ class _Commit:
         self._settle()
         self._evacuate()
         self._build(self._root_fd, self._tree.root)
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise Aborted
 
     # --- what is already where it belongs
 
@@ -182,6 +205,7 @@ class _Commit:
         for layer, places in self._places.items():
             index, number = self._tree.indexes[layer], places.find(_AT_PATH)
             while number >= 0:
+                self._check_cancelled()
                 if self._wanted[layer][number]:
                     move_file(self._root_fd, index.path(number), self._spool_fd, spool_name(layer, number))
                     places[number] = _IN_SPOOL
@@ -201,6 +225,7 @@ class _Commit:
             if child is None or is_directory != isinstance(child, TreeDirectory):
                 raise_errno(remove_tree(fd, name), name)
         for name, child in sorted(directory.children.items()):
+            self._check_cancelled()
             if isinstance(child, TreeDirectory):
                 if not present.get(name):
                     os.mkdir(name, 0o700, dir_fd=fd)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import secrets
+import re
 from collections.abc import Iterator
 
 from fastpull.errors import FastpullError, OutputError, OutputExists, from_os_error, printable
+from fastpull.sinks.destination import Destination, lock_staging
 from fastpull.sinks.paths import FOLDER, raise_errno
 from fastpull.tarstage import exchange, remove_tree, sync_filesystem
 
-_MARK = b".fastpull-"
 _ROOT = b"root"
 _ACLS = ("system.posix_acl_default", "system.posix_acl_access")
 
@@ -42,10 +41,9 @@ class Staging:
     """
 
     def __init__(self, destination: str | os.PathLike[str], force: bool) -> None:
-        self.destination = os.path.realpath(os.fsencode(destination))
-        self.shown = printable(os.fsencode(os.fspath(destination)))
+        self._place = Destination(destination)
+        self.destination, self.shown = self._place.path, self._place.shown
         self._force = force
-        self._parent, self._name = os.path.split(self.destination)
         self._parent_fd = self._fd = self.root_fd = self.spool_fd = -1
         self._staged = b""
 
@@ -57,9 +55,9 @@ class Staging:
             OutputError: there is no place for it.
         """
         with output_errors(self.destination):
+            self._parent_fd = self._place.open_parent()
             self._check_destination()
-            self._parent_fd = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            self._remove_stale()
+            self._place.remove_stale(self._parent_fd)
             while not self._make():
                 pass
             for name in (_ROOT, b"spool"):
@@ -67,11 +65,14 @@ class Staging:
             self.root_fd = self._open_folder(_ROOT)
             self.spool_fd = self._open_folder(b"spool")
 
-    def publish(self, sync: bool) -> None:
+    def publish(self, sync: bool) -> OutputError | None:
         """Gives the root its name; what had the name before is removed afterwards.
 
         Args:
             sync: wait until all of it is on the disk, before and after.
+
+        Returns:
+            Why that could not be removed, if it could not.
 
         Raises:
             OutputExists: something has taken the name meanwhile.
@@ -83,7 +84,11 @@ class Staging:
             self._rename()
             if sync:
                 os.fsync(self._parent_fd)
-        self.remove()
+        try:
+            self.remove()
+        except OutputError as error:
+            return error
+        return None
 
     def remove(self) -> None:
         """Removes the directory with what is left in it. May be called twice."""
@@ -91,42 +96,37 @@ class Staging:
             if fd >= 0:
                 os.close(fd)
         self.root_fd = self.spool_fd = -1
-        if self._staged:
-            staged, self._staged = self._staged, b""
-            with output_errors(self.destination):
-                raise_errno(remove_tree(self._parent_fd, staged), os.path.join(self._parent, staged))
-        for fd in (self._fd, self._parent_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._parent_fd = -1
+        try:
+            if self._staged:
+                staged, self._staged = self._staged, b""
+                with output_errors(self.destination):
+                    raise_errno(remove_tree(self._parent_fd, staged), os.path.join(self._place.parent, staged))
+        finally:
+            for fd in (self._fd, self._parent_fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._fd = self._parent_fd = -1
 
     def _check_destination(self) -> None:
-        if not self._name:
-            raise OutputError(self.shown, "the root directory cannot be an output", errno.EBUSY)
-        if not os.path.isdir(self._parent):
-            raise OutputError(printable(self._parent), "no such directory, make it first", errno.ENOENT)
         if os.path.isdir(self.destination):
             if os.path.ismount(self.destination):
                 raise OutputError(self.shown, "a mount point cannot be replaced, choose a directory in it", errno.EBUSY)
-            if os.path.samefile(self.destination, b"."):
+            if os.path.join(os.getcwdb(), b"").startswith(os.path.join(self.destination, b"")):
                 raise OutputError(self.shown, "the current directory cannot be replaced, choose one in it", errno.EBUSY)
+            for point in mount_points():
+                if point.startswith(self.destination + b"/"):
+                    reason = f"{printable(point)} is mounted in it, unmount that first"
+                    raise OutputError(self.shown, reason, errno.EBUSY)
             if not self._force and os.listdir(self.destination):
                 raise OutputExists(self.shown, "directory not empty", errno.ENOTEMPTY)
         elif os.path.lexists(self.destination) and not self._force:
             raise OutputExists(self.shown, "file exists", errno.EEXIST)
 
     def _make(self) -> bool:
-        name = b".%s%s%s" % (self._name[:200], _MARK, secrets.token_hex(4).encode())
+        name = self._place.staging_name()
         os.mkdir(name, 0o700, dir_fd=self._parent_fd)
         fd = os.open(name, FOLDER, dir_fd=self._parent_fd)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.fstat(fd).st_nlink > 0
-        except BlockingIOError:
-            is_ours = False
-        except OSError:
-            is_ours = True  # a filesystem without locks: nobody there takes anything for stale
-        if not is_ours:  # somebody has taken it for stale between its making and its lock
+        if not lock_staging(fd):
             os.close(fd)
             return False
         self._fd, self._staged = fd, name
@@ -138,37 +138,32 @@ class Staging:
                 os.removexattr(fd, acl)
         return True
 
-    def _remove_stale(self) -> None:
-        prefix = b".%s%s" % (self._name[:200], _MARK)
-        for name in os.listdir(self._parent):
-            if name.startswith(prefix):
-                with contextlib.suppress(OSError):
-                    fd = os.open(name, FOLDER, dir_fd=self._parent_fd)
-                    try:
-                        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        remove_tree(self._parent_fd, name)
-                    finally:
-                        os.close(fd)
-
     def _rename(self) -> None:
         if not self._force:
             try:
-                os.rename(_ROOT, self._name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
+                os.rename(_ROOT, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise OutputExists(self.shown, "something else has just been made there", error.errno) from error
                 raise
             return
-        error_number = exchange(self._fd, _ROOT, self._parent_fd, self._name)
+        error_number = exchange(self._fd, _ROOT, self._parent_fd, self._place.name)
         if error_number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
             # no atomic swap here: for a moment there is nothing, and after a crash the old one is in the staging
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self._name, b"old", src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
+                os.rename(self._place.name, b"old", src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
             error_number = errno.ENOENT
         if error_number == errno.ENOENT:  # there is nothing to swap with
-            os.rename(_ROOT, self._name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
+            os.rename(_ROOT, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
         else:
             raise_errno(error_number, self.destination)
 
     def _open_folder(self, name: bytes) -> int:
         return os.open(name, FOLDER, dir_fd=self._fd)
+
+
+def mount_points() -> list[bytes]:
+    """Where filesystems are mounted, as this process sees it."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        fields = [line.split(b" ", 5)[4] for line in file]
+    return [re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field) for field in fields]

@@ -147,7 +147,7 @@ class LayoutSource:
 
     def _check_layout(self) -> None:
         if not os.path.isdir(self._reference.path):
-            raise NotFound("layout", self._reference.path, "It is no directory")
+            raise NotFound("OCI layout", self._reference.path, "There is no such directory")
         path = os.path.join(self._reference.path, "oci-layout")
         version = JsonDocument.parse(self._read_file("oci-layout"), path).text("imageLayoutVersion")
         if not version.startswith("1."):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
 from fastpull.errors import SizeMismatch
 from fastpull.oci import media_types
@@ -22,7 +24,6 @@ from fastpull.tasks import Aborted, Budget, in_thread, task_group
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
-    from fastpull.cache.partial import Partial
     from fastpull.cache.store import CachedBlob, Store
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
@@ -186,16 +187,30 @@ class RegistrySource:
             cached.close()
 
     async def _find(self, descriptor: Descriptor) -> CachedBlob | None:
-        blob = await in_thread(self._means.executor, self._means.store.find, descriptor.digest)
-        if blob is not None and blob.size != descriptor.size:
-            blob.close()
+        store, executor = self._means.store, self._means.executor
+        blob = await in_thread(executor, store.find, descriptor.digest, dispose=_close)
+        if blob is None or blob.size == descriptor.size:
+            return blob
+        blob.close()
+        if blob.seal is not None:  # it is what it was when it was verified: the descriptor is wrong
             raise SizeMismatch(f"blob {descriptor.digest}", descriptor.size, blob.size)
-        return blob
+        await in_thread(executor, store.quarantine, descriptor.digest)
+        return None
 
     @asynccontextmanager
     async def _download(self, descriptor: Descriptor, rank: int, lock: FileLock) -> AsyncIterator[Blob]:
         means = self._means
-        partial = await in_thread(means.executor, means.store.begin, descriptor.digest, descriptor.size, lock)
+        stopped = threading.Event()
+        partial = await in_thread(
+            means.executor,
+            means.store.begin,
+            descriptor.digest,
+            descriptor.size,
+            lock,
+            stopped.is_set,
+            abort=stopped.set,
+            dispose=Partial.close,
+        )
         download = Download(
             self._client,
             self._reference.repository,
@@ -205,10 +220,14 @@ class RegistrySource:
             budget=means.budget,
             executor=means.executor,
         )
-
         try:
             async with task_group() as group:  # a failed download ends at once what is done with the blob
                 group.create_task(download.run())
                 yield _Coming(means, partial)
         finally:
             partial.close()
+
+
+def _close(blob: CachedBlob | None) -> None:
+    if blob is not None:
+        blob.close()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 import fastpull
+from fastpull.cache.store import Store
 from fastpull.cli.main import main, make_parser
+from fastpull.cli.pull_cmd import _default_output
 from fastpull.cli.words import age_of, size_of
 from fastpull.config import Settings
 from tests.support.layers import file, publish
-from tests.support.processes import run
+from tests.support.processes import run, start
 from tests.support.registry import FaultyRegistry, corrupted
 from tests.support.trees import names
 
@@ -74,10 +79,10 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         [],
         ["nothing"],
         ["pull"],
-        ["pull", "debian"],
         ["pull", "debian", "-o", "x", "--no-such"],
         ["pull", "debian", "-o", "x", "--owner", "him"],
         ["pull", "debian", "-o", "x", "--json", "--quiet"],
+        ["pull", "debian", "-o", "x", "--format", "zip"],
         ["cache"],
         ["cache", "rm"],
     ],
@@ -96,7 +101,17 @@ def test_a_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pyt
         (["pull", "debian", "-o", "x", "--platform", "a/b/c/d"], "platform"),
         (["pull", "debian", "-o", "x", "--memory", "lots"], "memory"),
         (["pull", "debian", "-o", "x", "--workers", "0"], "workers"),
-        (["pull", "debian", "-o", "image.sqsh"], "squashfs"),
+        (["pull", "debian", "-o", "image.sqsh", "--compression", "brotli"], "zstd"),
+        (["pull", "debian", "-o", "image.sqsh", "--block-size", "5000"], "power of two"),
+        (["pull", "debian", "-o", "image.sqsh", "--mtime", "-1"], "1970"),
+        (["pull", "debian", "-o", "image.sqsh", "--owner", "me"], "no meaning for a squashfs output"),
+        (["pull", "debian", "-o", "x/", "--no-fragments"], "no meaning for a dir output"),
+        (["pull", "debian", "-o", "-", "--format", "squashfs"], "standard output"),
+        (["pull", "debian", "--format", "dir"], "-o"),
+        (["pull", "debian", "-o", "image.tar", "--owner", "keep"], "owner has no meaning"),
+        (["pull", "debian", "-o", "x/", "--format", "tar"], "cannot end in '/'"),
+        (["pull", "debian", "-o", "-", "--format", "dir"], "standard output"),
+        (["pull", "debian", "-o", "-", "--json"], "--json"),
         (["pull", "oci-archive:x.tar", "-o", "x"], "unknown kind of source"),
         (["pull", "oci:", "-o", "x"], "no directory"),
         (["warm"], "no source"),
@@ -116,6 +131,7 @@ def test_bad_values_are_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FASTPULL_CACHE", str(tmp_path / "cache"))
+    Store(str(tmp_path / "cache"))
     assert main(arguments) == 3
     shown = capsys.readouterr().err
     assert words in shown
@@ -168,6 +184,77 @@ async def test_a_failure_is_told_to_people_and_machines(
     assert (ended.code, event["event"], event["type"], event["exit_code"]) == (20, "error", "DigestMismatch", 20)
     assert event["message"] in ended.err
     assert not (tmp_path / "out").exists()
+
+
+async def test_pull_writes_a_tar(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    reference = publish(registry, [file("a", b"x" * 5000)], [file("b")])
+    out = tmp_path / "image.tar"
+    ended = await run("pull", reference, "-o", out, cache=settings.cache)
+    assert ended.code == 0, ended.err
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}\n", ended.out)
+    assert f"{out}: 3 inodes" in ended.err
+    with tarfile.open(out) as opened:
+        assert opened.getnames() == ["a", "b"]
+    content = out.read_bytes()
+    again = await run("pull", reference, "-o", out, cache=settings.cache)
+    assert (again.code, "--force" in again.err) == (31, True)
+    forced = await run("pull", reference, "-o", out, "--force", cache=settings.cache)
+    assert (forced.code, out.read_bytes() == content) == (0, True)
+    named = await run("pull", reference, "-o", tmp_path / "other", "--format", "tar", cache=settings.cache)
+    assert (named.code, (tmp_path / "other").read_bytes() == content) == (0, True)
+    assert sorted(os.listdir(tmp_path)) == ["cache", "image.tar", "other"]
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+async def test_standard_output_holds_the_tar_and_nothing_else(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, quiet: tuple[str, ...]
+) -> None:
+    reference = publish(registry, [file("a", os.urandom(3_000_000))])
+    process = await start("pull", reference, "-o", "-", *quiet, cache=settings.cache, TMPDIR=str(tmp_path))
+    out, err = await process.communicate()
+    assert process.returncode == 0, err
+    with tarfile.open(fileobj=io.BytesIO(out)) as opened:
+        assert opened.getnames() == ["a"]
+    assert re.search(r"^sha256:[0-9a-f]{64}\n\Z", err.decode(), re.MULTILINE)
+    assert (len(err.splitlines()) == 1) == bool(quiet)
+    assert os.listdir(tmp_path) == ["cache"]
+
+
+async def test_a_failed_pull_writes_nothing_to_standard_output(registry: FaultyRegistry, settings: Settings) -> None:
+    reference = publish(registry, [file("a", os.urandom(5000))])
+    registry.faults.append(corrupted())
+    ended = await run("pull", reference, "-o", "-", cache=settings.cache)
+    assert (ended.code, ended.out) == (20, "")
+
+
+async def test_a_reader_that_goes_away_is_an_output_error(registry: FaultyRegistry, settings: Settings) -> None:
+    reference = publish(registry, [file("a", os.urandom(3_000_000))])
+    reader, writer = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fastpull", "pull", reference, "-o", "-", stdout=writer, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "FASTPULL_CACHE": settings.cache},
+    )  # fmt: skip
+    os.close(writer)
+    await asyncio.to_thread(os.read, reader, 1000)
+    os.close(reader)
+    _, err = await process.communicate()
+    assert process.returncode == 31
+    assert b"fastpull: error: output: broken pipe: standard output" in err
+    assert b"Traceback" not in err
+
+
+def test_a_terminal_gets_no_tar(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    ended = subprocess.run(
+        [sys.executable, "-m", "fastpull", "pull", "debian", "-o", "-", "--cache", tmp_path / "cache"],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert (ended.returncode, "redirect" in ended.stderr) == (3, True)
 
 
 async def test_settings_come_from_the_environment(registry: FaultyRegistry, tmp_path: Path) -> None:
@@ -266,8 +353,6 @@ async def test_a_closed_pipe_is_no_traceback(registry: FaultyRegistry, settings:
     reference = publish(registry, [file("a")])
     command = "import sys; from fastpull.cli import main; sys.exit(main())"
     program = f"{sys.executable} -c '{command}' inspect --raw {reference} | true"
-    import asyncio  # noqa: PLC0415
-
     shell = await asyncio.create_subprocess_shell(
         program, stderr=asyncio.subprocess.PIPE, env={**os.environ, "FASTPULL_CACHE": settings.cache}
     )
@@ -308,3 +393,69 @@ def test_ages_are_told_in_the_largest_unit() -> None:
     assert [age_of(now - age) for age in (-5, 5, 61, 7200, 86400 * 3)] == [
         "just now", "just now", "1 minute ago", "2 hours ago", "3 days ago",
     ]  # fmt: skip
+
+
+async def test_errors_before_the_work_are_events_too(settings: Settings) -> None:
+    for arguments in (("pull", "UPPER", "-o", "x"), ("inspect", "oci:nowhere:x")):
+        ended = await run(*arguments, "--json", cache=settings.cache)
+        event = json.loads(ended.out.splitlines()[-1])
+        assert (event["event"], event["exit_code"]) == ("error", ended.code)
+
+
+async def test_a_full_standard_output_is_said(settings: Settings, registry: FaultyRegistry) -> None:
+    reference = publish(registry, [file("a")])
+    assert (await run("warm", reference, cache=settings.cache)).code == 0
+    command = [sys.executable, "-m", "fastpull", "cache", "ls", "--cache", settings.cache]
+    ended = await asyncio.to_thread(subprocess.run, ["sh", "-c", 'exec "$@" > /dev/full', "sh", *command], stderr=-1)
+    assert ended.returncode == 1
+    assert ended.stderr == b"fastpull: error: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [("--cache", "", "-o", "x"), ("-o", "")])
+async def test_empty_names_are_refused(settings: Settings, arguments: tuple[str, ...]) -> None:
+    ended = await run("pull", "debian:12", *arguments, cache=settings.cache)
+    assert (ended.code, "has to have a name" in ended.err) == (3, True), ended.err
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("debian:12", "debian+12.sqsh"),
+        ("docker://quay.io/fedora/fedora", "fedora+fedora+latest.sqsh"),
+        ("nvcr.io#nvidia/pytorch:24.01-py3", "nvidia+pytorch+24.01-py3.sqsh"),
+        (f"debian@sha256:{'a' * 64}", f"debian+{'a' * 12}.sqsh"),
+        ("oci:some/layout:v1", "layout+v1.sqsh"),
+        ("oci:some/layout/", "layout.sqsh"),
+    ],
+)
+def test_an_output_without_a_name_is_called_as_enroot_would(source: str, name: str) -> None:
+    assert _default_output(source) == name
+
+
+async def test_a_squashfs_image_is_reported_in_words_and_for_machines(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    content = b"content " * 100_000
+    reference = publish(registry, [file("a", content), file("b", content), file("c", bytes(1 << 20), mtime=-1)])
+    plain = await run("pull", reference, "-o", tmp_path / "image.sqsh", cache=settings.cache)
+    assert plain.code == 0, plain.err
+    for words in ("4 inodes", "on the disk (zstd:1, ", "1 duplicates of 781.2 KiB", "1.0 MiB of holes", "clamped"):
+        assert words in plain.err, plain.err
+    again = await run("pull", reference, "-o", tmp_path / "again.sqsh", "--json", cache=settings.cache)
+    report = json.loads(again.out.splitlines()[-1])["output"]
+    assert report["size"] == (tmp_path / "again.sqsh").stat().st_size
+    assert (report["inodes"], report["duplicates"], report["hole_bytes"], report["clamped_times"]) == (4, 1, 1 << 20, 1)
+    assert report["codecs"].keys() >= {"libzstd"}
+    assert (tmp_path / "image.sqsh").read_bytes() == (tmp_path / "again.sqsh").read_bytes()
+
+
+async def test_source_date_epoch_is_the_time_of_an_image(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, [file("a")])
+    for epoch in ("77", "soon"):
+        ended = await run(
+            "pull", reference, "-o", tmp_path / "image.sqsh", "--force", cache=settings.cache, SOURCE_DATE_EPOCH=epoch
+        )
+        assert ended.code == (0 if epoch == "77" else 3)
+    assert (tmp_path / "image.sqsh").read_bytes()[8:12] == (77).to_bytes(4, "little")

@@ -6,12 +6,15 @@ import asyncio
 import os
 import random
 import signal
+import sys
+import tarfile
 import time
 from pathlib import Path
 
 import pytest
 
 import fastpull
+from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.progress import Event, Waiting
 from tests.support.layers import file, publish, stored
@@ -59,6 +62,36 @@ async def test_a_killed_pull_leaves_nothing_and_the_next_fetches_only_what_was_m
     assert fastpull.Cache(settings.cache).usage().partial == 0
 
 
+async def test_a_killed_tar_leaves_nothing_under_its_name(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference, out = image(registry), tmp_path / "image.tar"
+    process = await start("pull", reference, "-o", out, cache=settings.cache)
+    await until(registry, SIZE // 2)
+    await kill(process)
+    assert not out.exists()
+    registry.faults.clear()
+    ended = await run("pull", reference, "-o", out, cache=settings.cache)
+    assert ended.code == 0, ended.err
+    assert sorted(os.listdir(tmp_path)) == ["cache", "image.tar"], "what the killed one had staged is gone"
+    with tarfile.open(out) as opened:
+        found = [opened.extractfile(f"f{n}").read() for n in range(len(CONTENTS))]  # type: ignore[union-attr]
+    assert found == CONTENTS
+
+
+async def test_who_does_not_read_standard_output_does_not_keep_us(registry: FaultyRegistry, settings: Settings) -> None:
+    reader, writer = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fastpull", "pull", image(registry, None), "-o", "-", stdout=writer,
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, "FASTPULL_CACHE": settings.cache},
+    )  # fmt: skip
+    os.close(writer)
+    await asyncio.to_thread(os.read, reader, 1000)  # it is in the commit now
+    ended = await kill(process, signal.SIGINT)
+    os.close(reader)
+    assert ended.code == 130
+
+
 async def test_many_kills_at_random_times_end_in_a_good_pull(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -98,6 +131,27 @@ async def test_an_interrupted_pull_cleans_up_within_moments(
     assert (await run("pull", reference, "-o", tmp_path / "out", cache=settings.cache)).code == 0
     check(tmp_path / "out")
     assert sum(registry.sent.values()) - before <= SIZE - before + LOST
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+async def test_an_ended_squashfs_pull_leaves_the_old_image_and_the_next_makes_the_same_as_ever(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, number: int
+) -> None:
+    reference, output = image(registry), tmp_path / "image.sqsh"
+    output.write_text("old")
+    process = await start("pull", reference, "-o", output, "--force", cache=settings.cache)
+    await until(registry, SIZE // 2)
+    await kill(process, number)
+    assert output.read_text() == "old"
+    left = [name for name in os.listdir(tmp_path) if "fastpull-" in name]
+    assert len(left) == (1 if number == signal.SIGKILL else 0)
+    registry.faults.clear()
+    assert (await run("pull", reference, "-o", output, "--force", cache=settings.cache)).code == 0
+    assert sorted(os.listdir(tmp_path)) == ["cache", "image.sqsh"]
+    assert (
+        await run("pull", reference, "-o", tmp_path / "cold", "--format", "squashfs", cache=f"{tmp_path}/c")
+    ).code == 0
+    assert output.read_bytes() == (tmp_path / "cold").read_bytes()
 
 
 async def test_an_interrupted_force_leaves_the_old_output(
@@ -187,6 +241,7 @@ async def test_gc_beside_a_running_pull_does_no_harm(
 ) -> None:
     reference = image(registry, 20 << 20)
     stop = asyncio.Event()
+    Store(settings.cache)
 
     async def collect() -> None:
         while not stop.is_set():

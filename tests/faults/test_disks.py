@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 import fastpull
 from fastpull.config import Settings
 from fastpull.errors import CacheError, OutputError
-from tests.support.layers import file, publish
-from tests.support.processes import run
-from tests.support.registry import FaultyRegistry
-from tests.support.trees import names
+from fastpull.sinks import staging
+from tests.support.layers import device, file, publish, stored
+from tests.support.peers import unsquash
+from tests.support.processes import kill, run, start
+from tests.support.registry import FaultyRegistry, slow
+from tests.support.trees import look, names
 
 CONTENT = os.urandom(6 << 20)
 
@@ -45,6 +48,33 @@ async def test_a_full_disk_under_the_output(registry: FaultyRegistry, settings: 
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("size", [6 << 20, 3 << 20], ids=["while layers stream", "in the commit"])
+async def test_a_full_disk_under_a_tar(
+    registry: FaultyRegistry, settings: Settings, small_disk: Path, size: int
+) -> None:
+    reference = publish(registry, [file("small", b"x"), file("large", CONTENT[:size])])
+    async with fastpull.Client(settings) as client:
+        with pytest.raises(OutputError, match=f"no space left on device: {small_disk}.*Free some space") as caught:
+            await client.pull(reference, small_disk / "image.tar")
+        assert caught.value.exit_code == 31
+        assert os.listdir(small_disk) == []
+        assert os.statvfs(small_disk).f_bfree == os.statvfs(small_disk).f_blocks
+        await client.pull(reference, small_disk.parent / "image.tar")
+    with tarfile.open(small_disk.parent / "image.tar") as opened:
+        assert opened.getnames() == ["large", "small"]
+
+
+@pytest.mark.root
+async def test_a_full_disk_under_standard_output(
+    registry: FaultyRegistry, settings: Settings, small_disk: Path
+) -> None:
+    reference = publish(registry, [file("large", CONTENT)])
+    ended = await run("pull", reference, "-o", "-", cache=settings.cache, TMPDIR=str(small_disk))
+    assert (ended.code, ended.out) == (31, "")
+    assert f"no space left on device: {small_disk}" in ended.err
+
+
+@pytest.mark.root
 async def test_a_full_disk_under_the_cache(
     registry: FaultyRegistry, settings: Settings, small_disk: Path, tmp_path: Path
 ) -> None:
@@ -66,6 +96,20 @@ async def test_a_cache_that_fills_up_on_the_way(registry: FaultyRegistry, small_
             await client.pull(publish(registry, *layers), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not fastpull.Cache(small_disk / "cache").verify().corrupt
+
+
+@pytest.mark.root
+async def test_a_full_disk_under_a_squashfs_image(
+    registry: FaultyRegistry, settings: Settings, small_disk: Path
+) -> None:
+    """Full while the layers stream, and full when the runs are put together."""
+    async with fastpull.Client(settings) as client:
+        for size in (6 << 20, 3 << 20):
+            with pytest.raises(OutputError, match="no space left on device.*image.sqsh"):
+                await client.pull(publish(registry, [file("a", CONTENT[:size])]), small_disk / "image.sqsh")
+            assert os.listdir(small_disk) == []
+        await client.pull(publish(registry, [file("a", CONTENT[: 1 << 20])]), small_disk / "image.sqsh")
+    assert os.listdir(small_disk) == ["image.sqsh"]
 
 
 @pytest.mark.root
@@ -114,8 +158,89 @@ async def test_a_plain_user_gets_a_tree_of_their_own(registry: FaultyRegistry, o
 
 
 @pytest.mark.root
+@pytest.mark.peer("unsquashfs")
+async def test_a_plain_user_s_squashfs_image_has_the_image_s_owners_and_devices(
+    registry: FaultyRegistry, open_folder: Path
+) -> None:
+    members = [file("su", b"x", mode=0o4755, uid=7, gid=8), file("secret", mode=0), device("null", 1, 3, mode=0o666)]
+    reference, output = publish(registry, members), open_folder / "theirs/image.sqsh"
+    ended = await run("pull", reference, "-o", output, cache=f"{open_folder}/theirs/cache", as_nobody=True)
+    assert ended.code == 0, ended.err
+    assert output.stat().st_uid == 65534
+    found = look(await asyncio.to_thread(unsquash, output, open_folder / "tree"))
+    assert (found[b"su"].mode, found[b"su"].uid, found[b"su"].gid) == (0o4755, 7, 8)
+    assert found[b"secret"].mode == 0
+    assert (found[b"null"].kind, found[b"null"].device) == ("c", os.makedev(1, 3))
+
+
+@pytest.mark.root
 async def test_a_plain_user_can_run_the_demonstration(open_folder: Path) -> None:
     ended = await run("demo", "--size", "4", cache="", as_nobody=True, TMPDIR=f"{open_folder}/theirs")
     assert ended.code == 0, ended.err
     assert "all as they should be" in ended.err
     assert os.listdir(open_folder / "theirs") == []
+
+
+@pytest.mark.root
+async def test_users_of_one_group_share_a_cache(registry: FaultyRegistry, open_folder: Path) -> None:
+    """As docs/cache.md says, whatever their umask; also a blob that one has begun and the other ends."""
+    cache, theirs = open_folder / "cache", open_folder / "theirs"
+    cache.mkdir()
+    os.chown(cache, 0, 65534)
+    cache.chmod(0o2770)
+    content = os.urandom(20 << 20)
+    first = publish(registry, [file("a", content[:1000])], tag="first")
+    second = publish(registry, stored([file("b", content)], bytes), tag="second")
+    mine = await run("pull", first, "-o", open_folder / "mine", cache=str(cache))
+    assert mine.code == 0, mine.err
+    registry.faults.append(slow(4 << 20))
+    process = await start("warm", second, cache=str(cache))
+    while registry.sent.total() < 10 << 20:  # noqa: ASYNC110  # the registry has no event
+        await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(run("pull", second, "-o", theirs / "out", cache=str(cache), as_nobody=True))
+    await asyncio.sleep(1)
+    await kill(process)
+    registry.faults.clear()
+    ended = await waiting
+    assert ended.code == 0, ended.err
+    assert "waiting for" in ended.err
+    assert (theirs / "out/b").read_bytes() == content
+    assert registry.sent.total() < 30 << 20
+    for name in ("first", "second"):
+        again = await run(
+            "pull", f"{registry.address}/test/image:{name}", "-o", theirs / name, cache=str(cache), as_nobody=True
+        )
+        assert (again.code, "were cached" in again.err) == (0, True), again.err
+    collected = await run("cache", "gc", "--max-age", "0s", cache=str(cache), as_nobody=True)
+    assert collected.code == 0, collected.err
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Iterator[Path]:
+    """A directory of somebody else's that is mounted in an old output, at ``out/mnt``."""
+    where = tmp_path / "precious"
+    where.mkdir()
+    (where / "file").write_text("precious")
+    (tmp_path / "out/mnt").mkdir(parents=True)
+    subprocess.run(["mount", "--bind", where, tmp_path / "out/mnt"], check=True)
+    yield where
+    for point in staging.mount_points():
+        if point.startswith(os.fsencode(tmp_path)):
+            subprocess.run(["umount", point], check=True)
+
+
+@pytest.mark.root
+async def test_what_is_mounted_in_an_old_output_is_never_removed(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, output = publish(registry, [file("new")]), fastpull.Directory(tmp_path / "out", force=True)
+    async with fastpull.Client(settings) as client:
+        with pytest.raises(OutputError, match="out/mnt is mounted in it"):
+            await client.pull(reference, output)
+        assert names(tmp_path / "out") == {"mnt", "mnt/file"}
+        with monkeypatch.context() as patched:
+            patched.setattr(staging, "mount_points", list)  # as if it came to be meanwhile
+            report = await client.pull(reference, output)
+    assert names(tmp_path / "out") == {"new"}
+    assert "could not be removed" in report.output.warnings[0]
+    assert (precious / "file").read_text() == "precious"

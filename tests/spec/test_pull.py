@@ -577,3 +577,20 @@ async def test_an_index_of_the_cache_that_lies_costs_nothing_but_time(
     assert (tmp_path / "two/a").read_bytes() == BIG
     assert (tmp_path / "two/b").read_bytes() == b"b"
     assert store.read_index(digest) == good.to_bytes()
+
+
+async def test_a_short_blob_without_a_seal_is_fetched_again(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    """As a power cut may leave it: the name is there, the content and the seal are not."""
+    layer = stored([file("a", BIG)])
+    reference = publish(registry, layer)
+    await pull(reference, tmp_path / "one", settings)
+    store = Store(settings.cache)
+    path = store.blob_path(fastpull.Digest.of(layer.blob))
+    os.chmod(path, 0o600)
+    os.truncate(path, 100)
+    os.truncate(f"{path}.seal", 0)
+    await pull(reference, tmp_path / "two", settings)
+    assert (tmp_path / "two/a").read_bytes() == BIG
+    assert not fastpull.Cache(settings.cache).verify().corrupt

@@ -11,8 +11,8 @@ import fastpull
 from bench.images import find_image
 from bench.registry import serving
 from fastpull.config import Settings
-from tests.support.peers import umoci_unpack
-from tests.support.trees import look
+from tests.support.peers import mounted, mounted_by_user, umoci_unpack, unsquash
+from tests.support.trees import Found, as_fuse_shows, look
 
 
 @pytest.mark.root
@@ -29,6 +29,28 @@ async def test_the_tree_of_a_real_image_is_umoci_s(settings: Settings, tmp_path:
     assert any(found.xattrs for found in theirs.values())
     assert any(len(found.links) > 1 for found in theirs.values())
     for output in ("from-registry", "from-layout"):
-        ours = look(tmp_path / output)
-        assert ours.keys() == theirs.keys()
-        assert {path: found for path, found in ours.items() if found != theirs[path]} == {}
+        assert differences(look(tmp_path / output), theirs) == {}
+
+
+def differences(ours: dict[bytes, Found], theirs: dict[bytes, Found]) -> dict[bytes, tuple[Found | None, Found | None]]:
+    paths = ours.keys() | theirs.keys()
+    return {path: (ours.get(path), theirs.get(path)) for path in paths if ours.get(path) != theirs.get(path)}
+
+
+@pytest.mark.root
+@pytest.mark.peer("buildah", "debootstrap", "squashfuse", "umoci", "unsquashfs")
+@pytest.mark.timeout(1200)
+async def test_the_squashfs_of_a_real_image_is_umoci_s_tree_for_every_reader(
+    settings: Settings, tmp_path: Path
+) -> None:
+    image = await asyncio.to_thread(find_image, "small")
+    async with fastpull.Client(settings) as client:
+        await client.pull(str(image), tmp_path / "image.sqsh")
+    theirs = look(await asyncio.to_thread(umoci_unpack, Path(image.path), image.tag, tmp_path / "bundle"))
+    extracted = await asyncio.to_thread(unsquash, tmp_path / "image.sqsh", tmp_path / "extracted")
+    assert differences(look(extracted), theirs) == {}
+    with mounted(tmp_path / "image.sqsh", tmp_path / "kernel") as place:
+        assert differences(look(place), theirs) == {}
+    with mounted_by_user(tmp_path / "image.sqsh", tmp_path / "fuse") as place:
+        seen = {path: as_fuse_shows(found) for path, found in look(place).items()}
+    assert differences(seen, {path: as_fuse_shows(found) for path, found in theirs.items()}) == {}

@@ -35,7 +35,7 @@ from fastpull.registry import download as download_module
 from fastpull.registry import transport as transport_module
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.retry import Backoff
-from tests.support.layers import file, publish
+from tests.support.layers import file, publish, stored
 from tests.support.registry import (
     Account,
     Asked,
@@ -611,3 +611,23 @@ def test_the_client_shows_no_secrets() -> None:
     credentials = Credentials("u", "hunter2", "file")
     client = RegistryClient(None, "r", "h", credentials=credentials)  # type: ignore[arg-type]
     assert "hunter2" not in repr(client) + repr(vars(client)) + client._auth.identity
+
+
+async def test_what_was_read_is_not_overwritten_by_a_host_that_changes_its_mind(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    """First a right range, then whole blobs, then all of it as one range, in which other bytes stand."""
+
+    async def fault(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = bytearray(running.blobs[digest])
+        whole = f"0-{len(body) - 1}"
+        if request.headers["Range"] != f"bytes={whole}":
+            return web.Response(body=bytes(body))
+        body[100] ^= 1
+        headers = {"Content-Range": f"bytes {whole}/{len(body)}"}
+        return web.Response(status=206, body=bytes(body), headers=headers)
+
+    reference = publish(registry, stored([file("f", CONTENT)], bytes))
+    registry.faults.append(from_request(1, fault))
+    await pull(reference, tmp_path, settings)
+    assert not fastpull.Cache(settings.cache).verify().corrupt

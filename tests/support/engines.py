@@ -9,7 +9,7 @@ from fastpull import _native
 from fastpull.layers.faults import Fault
 from fastpull.layers.index import Columns, LayerIndex
 from fastpull.oci.digest import Digest
-from fastpull.reference import files, scanner
+from fastpull.reference import blocks, files, payload, scanner
 
 NOTHING = Digest.of(b"")
 
@@ -19,13 +19,15 @@ class Engine:
     name: str
     scanner: Any
     writer: Any
+    cutter: Any
+    payload: Any
 
     def __repr__(self) -> str:
         return self.name
 
 
-NATIVE = Engine("native", _native.Scanner, _native.FileWriter)
-REFERENCE = Engine("reference", scanner.Scanner, files.FileWriter)
+NATIVE = Engine("native", _native.Scanner, _native.FileWriter, _native.BlockCutter, _native.PayloadWriter)
+REFERENCE = Engine("reference", scanner.Scanner, files.FileWriter, blocks.BlockCutter, payload.PayloadWriter)
 ENGINES = [NATIVE, REFERENCE]
 
 

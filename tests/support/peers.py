@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -15,3 +18,37 @@ def umoci_unpack(layout: Path, tag: str, bundle: Path) -> Path:
     """Unpacks with umoci, and returns the root filesystem."""
     subprocess.run(["umoci", "unpack", "--image", f"{layout}:{tag}", bundle], check=True, stdout=subprocess.DEVNULL)
     return bundle / "rootfs"
+
+
+def unsquash(image: Path, tree: Path) -> Path:
+    """Extracts a squashfs image with unsquashfs."""
+    subprocess.run(
+        ["unsquashfs", "-no-progress", "-quiet", "-dest", tree, image], check=True, stdout=subprocess.DEVNULL
+    )
+    return tree
+
+
+@contextlib.contextmanager
+def mounted(image: Path, place: Path) -> Iterator[Path]:
+    """Has the kernel mount a squashfs image."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "squashfs", "-o", "loop,ro", image, place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@contextlib.contextmanager
+def mounted_by_user(image: Path, place: Path) -> Iterator[Path]:
+    """Has squashfuse mount a squashfs image."""
+    place.mkdir()
+    process = subprocess.Popen(["squashfuse", "-f", image, place])
+    try:
+        while not place.is_mount():
+            assert process.poll() is None, "squashfuse ended"
+            time.sleep(0.01)
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=False)
+        process.wait(30)

@@ -17,7 +17,6 @@ class Ended:
     err: str
 
 
-_PLAIN = "import sys; from fastpull.cli import main; sys.exit(main())"
 _AS_NOBODY = """
 import encodings.idna, os, pkgutil, sys, uvloop, fastpull
 for module in pkgutil.walk_packages(fastpull.__path__, "fastpull."):  # nobody may not be able to read them
@@ -34,8 +33,7 @@ async def start(
     """Starts ``fastpull`` with a cache of its own; root can have it run as a user without rights."""
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        "-c",
-        _AS_NOBODY if as_nobody else _PLAIN,
+        *(("-c", _AS_NOBODY) if as_nobody else ("-m", "fastpull")),
         *map(str, arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -47,7 +45,7 @@ async def end(process: asyncio.subprocess.Process) -> Ended:
     """Waits for a process."""
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
-    return Ended(process.returncode, out.decode(), err.decode())
+    return Ended(process.returncode, (out or b"").decode(), err.decode())
 
 
 async def run(*arguments: str | Path, cache: str, as_nobody: bool = False, **environment: str) -> Ended:

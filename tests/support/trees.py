@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,18 @@ def _found(path: bytes, state: os.stat_result, names_of: dict[int, list[bytes]],
 
 
 def _xattrs(path: bytes) -> list[tuple[str, bytes]]:
-    return [
-        (name, os.getxattr(path, name, follow_symlinks=False)) for name in os.listxattr(path, follow_symlinks=False)
-    ]
+    try:
+        found = os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:  # the kernel's answer for all of a squashfs image in which nothing has any
+            raise
+        return []
+    return [(name, os.getxattr(path, name, follow_symlinks=False)) for name in found]
+
+
+def as_fuse_shows(found: Found) -> Found:
+    """What squashfuse shows: attributes of users only, and a number of its own for each name of an inode."""
+    return replace(found, links=(), xattrs=tuple(pair for pair in found.xattrs if pair[0].startswith("user.")))
 
 
 def names(root: str | os.PathLike[str]) -> set[str]:

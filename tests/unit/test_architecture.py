@@ -18,6 +18,7 @@ ROOMS = [
     "progress",
     "config",
     "tasks",
+    "writing",
     "registry",
     "cache",
     "sources",
@@ -28,6 +29,7 @@ ROOMS = [
     "client",
     "demo",
     "cli",
+    "__main__",
 ]
 SHARED = {
     # values that lower rooms need, without I/O

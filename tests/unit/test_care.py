@@ -11,7 +11,7 @@ from fastpull.cache.refs import Ref
 from fastpull.cache.store import Store
 from fastpull.client import Client
 from fastpull.config import Settings
-from fastpull.errors import FastpullError, NotFound
+from fastpull.errors import CacheError, FastpullError, NotFound
 from fastpull.oci.digest import Digest
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry
@@ -24,7 +24,7 @@ def store(settings: Settings) -> Store:
 
 
 @pytest.fixture
-def cache(settings: Settings) -> Cache:
+def cache(settings: Settings, store: Store) -> Cache:  # there is one
     return Cache(settings.cache)
 
 
@@ -163,3 +163,35 @@ def test_usage_counts_everything(store: Store, cache: Cache, tmp_path: Path) -> 
     usage = cache.usage()
     assert (usage.blobs, usage.blob_bytes, usage.index_bytes, usage.trash_bytes) == (1, 1000, 18, 500)
     assert usage.total_bytes == 1518
+
+
+def test_a_cache_that_is_not_there_is_an_error_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match="the first pull makes one.*mistyped"):
+        Cache(tmp_path / "mistyped")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gc_by_age_0_takes_unfinished_blobs_too(store: Store, cache: Cache) -> None:
+    digest = Digest.of(b"x" * 100)
+    lock = store.lock(digest)
+    assert lock.try_acquire()
+    partial = store.begin(digest, 100, lock)
+    partial.write(0, [b"x"])
+    partial.close()
+    assert cache.usage().partial == 1
+    cache.collect(max_age_seconds=0)
+    assert cache.usage().partial == 0
+
+
+async def test_one_of_two_names_of_an_image_can_be_removed(
+    registry: FaultyRegistry, settings: Settings, cache: Cache
+) -> None:
+    one, two = (publish(registry, [file("a", b"x" * 100)], tag=tag) for tag in ("one", "two"))
+    async with Client(settings) as client:
+        await client.warm([one, two])
+    removed = cache.remove(one)
+    assert (removed.blobs, removed.freed_bytes) == ([], 0)
+    assert [image.reference for image in cache.images()] == [two]
+    assert len(cache.remove(two).blobs) == 3
+    with pytest.raises(NotFound):
+        cache.remove(two)

@@ -14,11 +14,13 @@ from fastpull.errors import OutputError, OutputExists
 from fastpull.layers.archive import archive
 from fastpull.layers.merge import merge
 from fastpull.layers.scan import LayerScanner
+from fastpull.layers.tree import Tree
 from fastpull.oci.digest import Digest
 from fastpull.sinks import directory as directory_module
-from fastpull.sinks.base import SinkReport
+from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.directory import Directory
 from fastpull.sinks.ownership import OwnerName
+from fastpull.tasks import Aborted
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
 from tests.support.trees import look, names
 
@@ -38,7 +40,7 @@ def write(
     """Streams layers into a directory sink, one after the other in ``order``; those in ``again`` twice."""
     sink = Directory(destination, force=force, owner=owner)
     try:
-        sink.begin(sync=False)
+        sink.begin(Resources())
         indexes = {}
         for number in [*(order or range(len(layers))), *again]:
             scanner = LayerScanner("layer")
@@ -103,7 +105,7 @@ def test_the_order_in_which_layers_arrive_does_not_matter(tmp_path: Path, order:
 def test_layers_may_stream_side_by_side(tmp_path: Path) -> None:
     layers = [[file(f"d{n % 7}/f{n}", b"%d.%d" % (layer, n)) for n in range(300)] for layer in range(4)]
     sink = Directory(tmp_path / "out")
-    sink.begin(sync=False)
+    sink.begin(Resources())
     indexes = {}
 
     def stream(number: int) -> None:
@@ -164,7 +166,7 @@ def test_sparse_files_keep_their_holes(tmp_path: Path) -> None:
     from tests.unit.test_scanner import END, SPARSE, sparse_10  # noqa: PLC0415
 
     sink = Directory(tmp_path / "out")
-    sink.begin(sync=False)
+    sink.begin(Resources())
     scanner = LayerScanner("layer")
     writer = sink.layer(0, scanner.entries, None)
     data = sparse_10() + sparse_10(b"0\n", 10 << 20, b"").replace(b"/s", b"/h").replace(b"name=s", b"name=h") + END
@@ -358,7 +360,7 @@ def test_the_current_directory_and_mount_points_are_refused(tmp_path: Path, monk
 
 def test_what_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     sink = Directory(tmp_path / "out")
-    sink.begin(sync=False)
+    sink.begin(Resources())
     (tmp_path / "out").mkdir()
     (tmp_path / "out/theirs").write_text("x")
     with pytest.raises(OutputExists, match="just been made"):
@@ -370,7 +372,7 @@ def test_what_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_abort_leaves_nothing(tmp_path: Path) -> None:
     sink = Directory(tmp_path / "out")
-    sink.begin(sync=False)
+    sink.begin(Resources())
     scanner = LayerScanner("layer")
     writer = sink.layer(0, scanner.entries, None)
     data = archive([file("d/a", b"x" * 5000)])[:2000]
@@ -380,11 +382,33 @@ def test_abort_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_cancelled_commit_publishes_nothing_and_the_sink_can_begin_again(tmp_path: Path) -> None:
+    def stream() -> Tree:
+        sink.begin(Resources())
+        scanner = LayerScanner("layer")
+        writer = sink.layer(0, scanner.entries, None)
+        data = archive([file("d/a", b"x" * 5000)])
+        writer.write(data, scanner.feed(data))
+        writer.close()
+        return merge([scanner.index(Digest.of(b""), Digest.of(b""), len(data))])
+
+    sink = Directory(tmp_path / "out")
+    tree = stream()
+    sink.cancel()
+    with pytest.raises(Aborted):
+        sink.commit(tree)
+    sink.abort()
+    assert os.listdir(tmp_path) == []
+    sink.commit(stream())
+    assert names(tmp_path / "out") == {"d", "d/a"}
+    assert leftovers(tmp_path) == []
+
+
 def test_what_a_killed_pull_left_is_removed_by_the_next_and_a_running_one_is_spared(tmp_path: Path) -> None:
     dead, running = Directory(tmp_path / "out"), Directory(tmp_path / "out")
-    dead.begin(sync=False)
+    dead.begin(Resources())
     os.close(dead._staging._fd)  # as death would do
-    running.begin(sync=False)
+    running.begin(Resources())
     stale = leftovers(tmp_path)
     assert len(stale) == 1, "the dead one is gone already"
     write(tmp_path / "out", [file("a")])
@@ -392,6 +416,23 @@ def test_what_a_killed_pull_left_is_removed_by_the_next_and_a_running_one_is_spa
     running.abort()
     assert leftovers(tmp_path) == []
     dead._staging._fd = -1
+
+
+def test_what_only_looks_like_a_staging_is_left_alone(tmp_path: Path) -> None:
+    for name in (".out.fastpull-notes", ".out.fastpull-0123456", ".out.fastpull-012345678", ".outer.fastpull-01234567"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".out.fastpull-01234567").mkdir()
+    write(tmp_path / "out", [file("a")])
+    assert ".out.fastpull-01234567" not in os.listdir(tmp_path)
+    assert len(os.listdir(tmp_path)) == 5
+
+
+def test_directories_around_the_current_one_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a/b")
+    for destination in (".", "..", "../..", str(tmp_path / "a")):
+        with pytest.raises(OutputError, match="current directory"):
+            write(Path(destination), [file("a")], force=True)
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +466,7 @@ def test_sync_reaches_the_disk_before_the_name_appears(
 
     monkeypatch.setattr("fastpull.sinks.staging.sync_filesystem", note)
     sink = Directory(tmp_path / "out")
-    sink.begin(sync=sync)
+    sink.begin(Resources(sync=sync))
     sink.commit(merge([]))
     sink.abort()
     assert calls == ([("sync", False)] if sync else [])

@@ -232,6 +232,14 @@ def test_a_loop_of_links_is_refused() -> None:
     assert "too many symbolic links" in refused([symlink("a", "b"), symlink("b", "a")], [file("a/x")])
 
 
+def test_links_do_not_lead_deeper_than_paths_may() -> None:
+    deepest = "x/" * 254
+    assert deepest + "f" in shape(tree_of([symlink("l", deepest)], [file("l/f")]))
+    assert "255 components" in refused([symlink("l", "x/" * 255)], [file("l/f")])
+    assert "255 components" in refused([symlink("l", "x/" * 200_000)], [file("l/f")])
+    assert "255 components" in refused([folder("x/" * 250), symlink("l", "x/" * 250)], [file("l/a/b/c/d/e/f")])
+
+
 def test_a_child_below_a_link_of_its_own_layer_is_refused() -> None:
     assert "its own layer" in refused([folder("usr"), symlink("lib", "usr"), file("lib/x")])
 

@@ -11,6 +11,7 @@ from fastpull.cache.partial import Partial
 from fastpull.cache.store import Store
 from fastpull.errors import CacheError
 from fastpull.oci.digest import Digest
+from fastpull.tasks import Aborted
 
 CONTENT = os.urandom(100_000)
 DIGEST = Digest.of(CONTENT)
@@ -58,14 +59,13 @@ def test_a_reader_waits_for_the_bytes_at_its_position(store: Store) -> None:
     partial.close()
 
 
-def test_a_failure_wakes_the_reader_after_what_is_there(store: Store) -> None:
+def test_a_failure_ends_the_reading_though_more_is_there(store: Store) -> None:
     partial = begin(store)
     partial.write(0, [CONTENT[:10]])
     partial.fail(CacheError("x", "no more"))
-    buffer = memoryview(bytearray(100))
-    assert partial.readinto(buffer, 0) == 10
-    with pytest.raises(CacheError, match="no more"):
-        partial.readinto(buffer, 10)
+    for offset in (0, 10):
+        with pytest.raises(CacheError, match="no more"):
+            partial.readinto(memoryview(bytearray(100)), offset)
     partial.close()
 
 
@@ -161,3 +161,27 @@ def test_an_empty_blob_is_complete_at_once(store: Store) -> None:
     assert partial.gaps() == []
     assert partial.readinto(memoryview(bytearray(10)), 0) == 0
     partial.close()
+
+
+def test_what_is_there_is_never_written_again(store: Store) -> None:
+    partial = begin(store)
+    partial.write(1000, [CONTENT[1000:2000]])
+    for offset, size in ((0, 1001), (1999, 1), (1500, 10), (0, 5000)):
+        with pytest.raises(ValueError, match="partly there"):
+            partial.write(offset, [b"x" * size])
+    partial.write(0, [CONTENT[:1000]])
+    partial.write(2000, [CONTENT[2000:]])
+    assert read_all(partial) == CONTENT
+    partial.close()
+
+
+def test_a_resumption_can_be_given_up(store: Store) -> None:
+    partial = begin(store)
+    partial.write(0, [CONTENT[:1000]])
+    partial.close()
+    lock = store.lock(DIGEST)
+    assert lock.try_acquire()
+    with pytest.raises(Aborted):
+        store.begin(DIGEST, len(CONTENT), lock, lambda: True)
+    assert not lock.held
+    assert begin(store).resumed == 1000

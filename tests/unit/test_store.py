@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -179,3 +180,12 @@ def test_an_unwritable_cache_is_a_cache_error(tmp_path: Path) -> None:
         Store(str(tmp_path / "file"))
     assert caught.value.exit_code == 30
     assert str(tmp_path / "file") in str(caught.value)
+
+
+def test_what_is_deleted_under_a_running_client_is_made_again(store: Store) -> None:
+    shutil.rmtree(os.path.join(store.root, "partial"))
+    shutil.rmtree(os.path.join(store.root, "index"))
+    digest = put(store)
+    store.write_index(digest, b"index")
+    assert store.read_index(digest) == b"index"
+    assert store.find(digest) is not None

@@ -35,6 +35,44 @@ async def test_cancelling_waits_for_the_thread_and_tells_it() -> None:
         assert ended.is_set()
 
 
+async def test_a_second_cancellation_waits_for_the_thread_as_well() -> None:
+    stop, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        stop.wait(30)
+        ended.set()
+
+    with ThreadPoolExecutor(1) as executor:
+        task = asyncio.create_task(in_thread(executor, work))
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        stop.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
+
+
+async def test_what_a_cancelled_caller_does_not_get_is_disposed_of() -> None:
+    stop, disposed = threading.Event(), list[str]()
+
+    def work() -> str:
+        stop.wait(30)
+        return "a descriptor"
+
+    with ThreadPoolExecutor(1) as executor:
+        task = asyncio.create_task(in_thread(executor, work, abort=stop.set, dispose=disposed.append))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert disposed == ["a descriptor"]
+        assert await in_thread(executor, work, dispose=disposed.append) == "a descriptor"
+        assert len(disposed) == 1
+
+
 async def test_turns_go_to_the_lowest_rank_first() -> None:
     turns, order = Turns(1), []
 

@@ -1,0 +1,1 @@
+"""The squashfs sink: a root filesystem as one compressed image file."""

@@ -1,0 +1,259 @@
+"""The assembly of an image: the live parts of the runs behind each other, then the metadata, the superblock last."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from fastpull.sinks.base import SinkReport
+from fastpull.sinks.squashfs.format import DEDUPLICATED, NO_FRAGMENT, NO_FRAGMENTS, SUPERBLOCK_SIZE
+from fastpull.sinks.squashfs.inodes import FileLayout
+from fastpull.sinks.squashfs.plan import Blocks, Plan, Tail, blocks_of, make_plan
+from fastpull.sinks.squashfs.runs import BlockFormat, Run, compress_blocks
+from fastpull.sinks.squashfs.tables import Fragment
+from fastpull.sinks.squashfs.writer import make_metadata
+from fastpull.tarstage import start_writeback
+from fastpull.writing import pwrite_all
+
+if TYPE_CHECKING:
+    from fastpull.layers.tree import Origin, Tree
+    from fastpull.sinks.squashfs.compressors import Compressor
+
+_COPY = 16 << 20  # bytes that are copied between two looks at whether to go on
+_HELD_FRAGMENTS = 32
+
+
+@dataclass(slots=True)
+class SquashfsReport(SinkReport):
+    """What the squashfs sink made.
+
+    Attributes:
+        size: of the file, in bytes.
+        content_size: of all files in it, in bytes; what several names or several inodes share counts once for each
+            inode.
+        compression: as it can be given again.
+        codecs: the libraries that compressed, with their versions: the same ones give the same bytes.
+        duplicates, duplicate_bytes: files whose content another one has, and the bytes that need not be stored again.
+        hole_bytes: zeros that are not stored.
+        clamped_times: inodes whose time the format cannot hold.
+    """
+
+    size: int = 0
+    content_size: int = 0
+    compression: str = ""
+    codecs: dict[str, str] = field(default_factory=dict)
+    duplicates: int = 0
+    duplicate_bytes: int = 0
+    hole_bytes: int = 0
+    clamped_times: int = 0
+
+
+class Assembly:
+    """Makes the file of the runs.
+
+    Args:
+        fd: of the file.
+        blocks: how the runs were made.
+        runs: of all layers.
+        tree: what the image has to be.
+        pool: copies and packs.
+        check: called often; raises if nobody wants the image any more.
+
+    Raises:
+        OutputError: the format cannot hold something.
+        OSError: the filesystem refuses.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        blocks: BlockFormat,
+        runs: Sequence[Run],
+        tree: Tree,
+        pool: Executor,
+        check: Callable[[], None],
+    ) -> None:
+        self._fd = fd
+        self._format = blocks
+        self._runs = runs
+        self._tree = tree
+        self._pool = pool
+        self._check = check
+        # tails that are equal stand together, as the directories that were copied did
+        self._held_fragment = lru_cache(_HELD_FRAGMENTS)(self._read_fragment)
+
+    def write(self, time: int, mtime: int | None, report: SquashfsReport) -> SquashfsReport:
+        """Writes the whole file, and fills the report.
+
+        The plan says where everything goes. So the data is copied on a thread of the pool, while this one makes the
+        metadata.
+        """
+        compressor, form = self._format.compressor, self._format
+        plan = make_plan(self._tree, self._runs, form.block_size, self)
+        repacked = [self._pool.submit(self._repack, compressor, tails) for tails in plan.repacked]
+        start = SUPERBLOCK_SIZE + len(compressor.options())
+        copying = self._pool.submit(self._copy_data, plan, start)
+        fragments, at = self._place_fragments(plan, start + plan.data_size)
+        for future in repacked:
+            word, packed = future.result()
+            fragments.append(Fragment(at, word))
+            at = pwrite_all(self._fd, at, [packed])
+        layouts = _Layouts(self._tree, self._runs, plan, form.block_size, start)
+        metadata = make_metadata(
+            self._tree,
+            layouts.of,
+            fragments,
+            block_size=form.block_size,
+            compressor=compressor,
+            data_end=at,
+            time=time,
+            mtime=mtime,
+            flags=DEDUPLICATED if form.fragments else DEDUPLICATED | NO_FRAGMENTS,
+            check=self._check,
+        )
+        pwrite_all(self._fd, at, [metadata.body])
+        pwrite_all(self._fd, SUPERBLOCK_SIZE, [compressor.options()])
+        copying.result()
+        pwrite_all(self._fd, 0, [metadata.superblock])
+        report.inodes = metadata.inodes
+        report.size = at + len(metadata.body)
+        report.content_size = layouts.content_size
+        report.compression = str(compressor)
+        report.codecs = compressor.versions()
+        report.duplicates, report.duplicate_bytes = plan.duplicates, plan.duplicate_bytes
+        report.hole_bytes = layouts.hole_bytes
+        report.clamped_times = metadata.clamped_times
+        if metadata.clamped_times:
+            report.warnings.append(f"{metadata.clamped_times} times are not between 1970 and 2106, and were clamped")
+        if metadata.dropped_xattrs:
+            report.left_out["xattrs"] += metadata.dropped_xattrs
+        return report
+
+    def _place_fragments(self, plan: Plan, at: int) -> tuple[list[Fragment], int]:
+        """Where the fragment blocks that stay will be, and where they end."""
+        found = []
+        for layer, number in plan.fragments:
+            fragments = self._runs[layer].fragments
+            found.append(Fragment(at, fragments.words[number]))
+            first, end = fragments.extent(number)
+            at += end - first
+        return found, at
+
+    def _copy_data(self, plan: Plan, at: int) -> None:
+        """Copies what is taken over of the runs, one part behind the other."""
+        for extent in plan.blocks:
+            at = self._copy(self._runs[extent.layer].blocks.fd, extent.start, extent.stop, at)
+        for extent in plan.kept:
+            at = self._copy(self._runs[extent.layer].fragments.fd, extent.start, extent.stop, at)
+
+    def _copy(self, fd: int, start: int, stop: int, at: int) -> int:
+        """Copies a part of another file, and returns where it ends; where it can be, no byte passes this process."""
+        while start < stop:
+            self._check()
+            copied = copy_range(fd, start, self._fd, at, min(_COPY, stop - start))
+            start_writeback(self._fd, at, copied)
+            start += copied
+            at += copied
+        return at
+
+    # --- fragment blocks that are packed anew
+
+    def _repack(self, compressor: Compressor, tails: Sequence[Tail]) -> tuple[int, bytes]:
+        """A new fragment block of tails that are in others; on a thread of the pool."""
+        block, held, fragment = bytearray(), (-1, -1), b""
+        for tail in tails:
+            run = self._runs[tail.layer]
+            place = (tail.layer, run.slot_fragments[tail.slot])
+            if place != held:
+                held, fragment = place, self._read_fragment(*place)
+            block += run.tail(tail.slot, fragment)
+        words, pieces = compress_blocks(compressor.compress_metadata, block, array("I", [len(block)]))
+        return words[0], bytes(pieces[0])
+
+    def _read_fragment(self, layer: int, number: int) -> bytes:
+        fragments, form = self._runs[layer].fragments, self._format
+        return fragments.read(number, form.compressor.decompress_metadata, form.block_size)
+
+    # --- what the plan asks
+
+    def same_tails(self, one: Tail, other: Tail) -> bool:
+        """See `fastpull.sinks.squashfs.plan.Content`."""
+        self._check()
+        return self._tail(one) == self._tail(other)
+
+    def _tail(self, tail: Tail) -> memoryview:
+        run = self._runs[tail.layer]
+        return run.tail(tail.slot, self._held_fragment(tail.layer, run.slot_fragments[tail.slot]))
+
+    def same_blocks(self, files: Sequence[tuple[Origin, Blocks]]) -> Iterator[list[Origin]]:
+        """See `fastpull.sinks.squashfs.plan.Content`."""
+        groups: dict[bytes, list[Origin]] = {}
+        for origin, blocks in files:
+            self._check()
+            groups.setdefault(self._hash(origin >> 32, blocks), []).append(origin)
+        return (group for group in groups.values() if len(group) > 1)
+
+    def _hash(self, layer: int, blocks: Blocks) -> bytes:
+        """sha256 of compressed blocks, which are equal if and only if what they hold is."""
+        at, stop = self._runs[layer].blocks.extent(blocks.first, blocks.count)
+        hasher = hashlib.sha256()
+        while at < stop:
+            content = os.pread(self._runs[layer].blocks.fd, min(1 << 20, stop - at), at)
+            hasher.update(content)
+            at += len(content)
+        return hasher.digest()
+
+
+class _Layouts:
+    """Where the content of each file is."""
+
+    def __init__(self, tree: Tree, runs: Sequence[Run], plan: Plan, block_size: int, data_start: int) -> None:
+        self._tree = tree
+        self._runs = runs
+        self._plan = plan
+        self._block_size = block_size
+        self._data_start = data_start
+        self.content_size = 0
+        self.hole_bytes = 0
+
+    def of(self, origin: Origin) -> FileLayout:
+        """Of one file; to be asked once for each."""
+        layer, size = origin >> 32, self._tree.indexes[origin >> 32].sizes[origin & 0xFFFFFFFF]
+        self.content_size += size
+        fragment, offset = self._plan.tails.get(origin, (NO_FRAGMENT, 0))
+        start = self._plan.starts.get(origin)
+        if start is None:
+            return FileLayout(0, b"", fragment, offset)
+        blocks = blocks_of(self._tree, self._runs, origin, self._block_size)
+        words = self._runs[layer].blocks.words[blocks.first : blocks.first + blocks.count]
+        sparse = 0
+        if 0 in words:
+            sparse = words.count(0) * self._block_size
+            if not words[-1] and fragment == NO_FRAGMENT and size % self._block_size:
+                sparse -= self._block_size - size % self._block_size
+            self.hole_bytes += sparse
+        if sys.byteorder == "big":
+            words.byteswap()
+        return FileLayout(self._data_start + start, words.tobytes(), fragment, offset, sparse)
+
+
+def copy_range(source: int, start: int, target: int, at: int, size: int) -> int:
+    """Copies bytes between two files, sharing them where the filesystem can; returns how many."""
+    try:
+        copied = os.copy_file_range(source, target, size, start, at)
+    except OSError:  # another filesystem, or one that does not know it
+        copied = 0
+    if not copied:
+        content = os.pread(source, size, start)
+        if not content:
+            raise OSError(errno.EIO, "a spool file is shorter than what was written to it")
+        copied = os.pwrite(target, content, at)
+    return copied

@@ -1,0 +1,348 @@
+"""Runs: the payload of one layer as compressed squashfs blocks, before anybody knows which of it will live.
+
+::
+
+    spans ── BlockCutter ──┬── blocks, a batch at a time ──> compressed on the pool ──> blocks file
+                           └── tails ── the same once ── packed into fragment blocks ──> fragments file
+
+A run does not know where it will be in an image, nor what other layers hold, and does not depend on how its layer was
+cut into chunks: its bytes are a function of the layer, the compressor and the block size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
+
+from xxhash import xxh3_128_digest
+
+from fastpull.errors import OutputError, printable
+from fastpull.sinks.squashfs.format import RAW
+from fastpull.tarstage import BlockCutter
+from fastpull.writing import pwrite_all
+
+if TYPE_CHECKING:
+    from fastpull.sinks.squashfs.compressors import Compressor
+    from fastpull.tarstage import EntryTable, Spans
+
+BATCH = 1 << 20
+"""Bytes of blocks that are given to a thread at a time: a future costs some 50 µs, compressing a batch some 2,500."""
+
+Compress: TypeAlias = Callable[[memoryview], bytes | memoryview]
+Decompress: TypeAlias = Callable[[bytes, int], bytes]
+
+NO_SLOT = 0xFFFFFFFF
+_SIZE = RAW - 1  # the part of a block's word that is its size on the disk
+_FINGERPRINT = 16
+_DONE, _FULL, _TOO_LARGE = 0, 1, 2  # what a cutter answers
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """What decides, with the layer, on the bytes of a run.
+
+    Attributes:
+        compressor: of the blocks.
+        block_size: in bytes.
+        fragments: whether tails and small files share blocks.
+    """
+
+    compressor: Compressor
+    block_size: int
+    fragments: bool
+
+
+@dataclass(slots=True)
+class Region:
+    """A file of compressed blocks, one after the other.
+
+    Attributes:
+        fd: of the file.
+        words: for each block its word as it stands in an inode: size on the disk, with a bit for raw; 0 for a hole.
+        starts: where each block begins.
+        size: of all blocks on the disk.
+    """
+
+    fd: int
+    words: array[int] = field(default_factory=lambda: array("I"))
+    starts: array[int] = field(default_factory=lambda: array("Q"))
+    size: int = 0
+
+    def append(self, words: array[int], pieces: list[bytes | memoryview]) -> None:
+        """Writes blocks behind the others.
+
+        Raises:
+            OSError: the filesystem refuses.
+        """
+        self.words.extend(words)
+        self.starts.extend(accumulate((word & _SIZE for word in words[:-1]), initial=self.size))
+        self.size = pwrite_all(self.fd, self.size, pieces)
+
+    def extent(self, first: int, count: int = 1) -> tuple[int, int]:
+        """Where consecutive blocks begin and end."""
+        last = first + count - 1
+        return self.starts[first], self.starts[last] + (self.words[last] & _SIZE)
+
+    def read(self, number: int, decompress: Decompress, block_size: int) -> bytes:
+        """The content of a block.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        start, stop = self.extent(number)
+        content = os.pread(self.fd, stop - start, start)
+        return content if self.words[number] & RAW else decompress(content, block_size)
+
+
+@dataclass(slots=True)
+class Run:
+    """The result for one layer.
+
+    A *slot* is a tail that is in a fragment block; tails of a layer that are equal share one.
+
+    Attributes:
+        blocks: of whole blocks, in the order of the layer's entries.
+        fragments: of fragment blocks.
+        firsts: for each entry the number of its first block.
+        slots: for each entry the slot of its tail, or `NO_SLOT`; may be shorter than the layer.
+        slot_fragments, slot_offsets, slot_lengths: of each slot.
+        slot_fingerprints: XXH3-128 of each slot, one after the other.
+    """
+
+    blocks: Region
+    fragments: Region
+    firsts: array[int] = field(default_factory=lambda: array("Q"))
+    slots: array[int] = field(default_factory=lambda: array("I"))
+    slot_fragments: array[int] = field(default_factory=lambda: array("I"))
+    slot_offsets: array[int] = field(default_factory=lambda: array("I"))
+    slot_lengths: array[int] = field(default_factory=lambda: array("I"))
+    slot_fingerprints: bytearray = field(default_factory=bytearray)
+
+    def slot(self, entry: int) -> int:
+        """The slot of an entry's tail, or `NO_SLOT`."""
+        return self.slots[entry] if entry < len(self.slots) else NO_SLOT
+
+    def fingerprint(self, slot: int) -> bytes:
+        """XXH3-128 of a slot."""
+        return bytes(self.slot_fingerprints[slot * _FINGERPRINT : (slot + 1) * _FINGERPRINT])
+
+    def tail(self, slot: int, fragment: bytes | bytearray) -> memoryview:
+        """The content of a slot, given that of its fragment block."""
+        start = self.slot_offsets[slot]
+        return memoryview(fragment)[start : start + self.slot_lengths[slot]]
+
+
+class Buffers:
+    """Buffers that are used again, since the first touch of fresh memory is expensive. Threads may share it.
+
+    Args:
+        size: of each, in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._free: deque[bytearray] = deque()
+
+    def take(self) -> bytearray:
+        """A buffer, with anything in it."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return bytearray(self._size)
+
+    def give(self, buffer: bytearray) -> None:
+        """Takes a buffer back."""
+        self._free.append(buffer)
+
+
+@dataclass(slots=True)
+class _Job:
+    region: Region
+    buffer: bytearray
+    is_shared: bool  # goes back to the buffers
+    future: Future[tuple[array[int], list[bytes | memoryview]]]
+
+
+class RunWriter:
+    """Makes the run of one layer while it streams; see `fastpull.sinks.base.LayerWriter`.
+
+    Args:
+        run: to be filled.
+        entries: of the layer.
+        blocks: how they are made.
+        pool: compresses; the layer's own thread cuts and writes.
+        buffers: of `buffer_size` bytes.
+        depth: batches that may be with the pool at once.
+        wanted: for each entry whether its blocks are needed.
+        fail: makes an error of an OSError.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        entries: EntryTable,
+        blocks: BlockFormat,
+        *,
+        pool: Executor,
+        buffers: Buffers,
+        depth: int,
+        wanted: bytearray | None,
+        fail: Callable[[OSError], OutputError],
+    ) -> None:
+        self.run = run
+        self._entries = entries
+        self._format = blocks
+        self._pool = pool
+        self._buffers = buffers
+        self._depth = depth
+        self._fail = fail
+        self._buffer = buffers.take()
+        self._cutter = BlockCutter(entries, blocks.block_size, blocks.fragments, self._buffer, wanted)
+        self._jobs: deque[_Job] = deque()
+        self._fragment = bytearray()
+        self._fragment_count = 0
+        self._known: dict[bytes, int] = {}  # slots by fingerprint
+        self._sums: dict[int, bytes] = {}  # sha256 of slots that were found again
+        self._held: tuple[int, bytes] = (-1, b"")  # the fragment block that was read back last
+
+    def write(self, chunk: bytes, spans: Spans) -> None:
+        """Cuts the payload, and has it compressed.
+
+        Raises:
+            OutputError: the filesystem refuses, or a file is too large for the format.
+        """
+        while (code := self._cutter.cut(chunk, spans)) == _FULL:
+            self._submit_blocks()
+        if code == _TOO_LARGE:
+            path = printable(self._entries.path(self._cutter.failed))
+            raise OutputError(path, f"a file of more than 2^24 blocks of {self._format.block_size} bytes")
+        if code != _DONE:
+            raise MemoryError
+        self._pack(*self._cutter.take_tails())
+        if self._cutter.pending >= BATCH:
+            self._submit_blocks()
+
+    def finish(self) -> None:
+        """Has everything compressed and written.
+
+        Raises:
+            OutputError: the filesystem refuses.
+        """
+        self._submit_blocks()
+        if self._fragment:
+            self._submit_fragment()
+        while self._jobs:
+            self._write_next()
+        self.run.firsts = array("Q", self._cutter.firsts_bytes())
+
+    def close(self) -> None:
+        """Forgets what was not written."""
+        while self._jobs:
+            self._jobs.popleft().future.cancel()
+
+    def _pack(self, data: bytes, entries: bytes, lengths: bytes) -> None:
+        """Puts tails into fragment blocks, each content once."""
+        run, known, block_size = self.run, self._known, self._format.block_size
+        tails, at = memoryview(data), 0
+        for entry, length in zip(memoryview(entries).cast("I"), memoryview(lengths).cast("I"), strict=True):
+            tail = tails[at : at + length]
+            at += length
+            fingerprint = xxh3_128_digest(tail)
+            slot = known.get(fingerprint)
+            if slot is None or not self._holds(slot, tail):
+                if len(self._fragment) + length > block_size:
+                    self._submit_fragment()
+                slot = known[fingerprint] = len(run.slot_lengths)
+                run.slot_fragments.append(self._fragment_count)
+                run.slot_offsets.append(len(self._fragment))
+                run.slot_lengths.append(length)
+                run.slot_fingerprints += fingerprint
+                self._fragment += tail
+            run.slots.extend([NO_SLOT] * (entry - len(run.slots)))
+            run.slots.append(slot)
+
+    def _holds(self, slot: int, tail: memoryview) -> bool:
+        """Whether a slot has just this content. Each is read back once at most, however often it is found again."""
+        number = self.run.slot_fragments[slot]
+        if number == self._fragment_count:
+            return self.run.tail(slot, self._fragment) == tail
+        if slot not in self._sums:
+            if number != self._held[0]:
+                self._held = (number, self._read_fragment(number))
+            self._sums[slot] = hashlib.sha256(self.run.tail(slot, self._held[1])).digest()
+        return self._sums[slot] == hashlib.sha256(tail).digest()
+
+    def _read_fragment(self, number: int) -> bytes:
+        while number >= len(self.run.fragments.words):
+            self._write_next()
+        try:
+            return self.run.fragments.read(number, self._format.compressor.decompress_metadata, self._format.block_size)
+        except OSError as error:
+            raise self._fail(error) from error
+
+    def _submit_blocks(self) -> None:
+        buffer, self._buffer = self._buffer, self._buffers.take()
+        lengths = array("I", self._cutter.take(self._buffer))
+        self._submit(self.run.blocks, self._format.compressor.compress, buffer, lengths, is_shared=True)
+
+    def _submit_fragment(self) -> None:
+        fragment, self._fragment = self._fragment, bytearray()
+        self._fragment_count += 1
+        lengths = array("I", [len(fragment)])
+        self._submit(self.run.fragments, self._format.compressor.compress_metadata, fragment, lengths, is_shared=False)
+
+    def _submit(
+        self, region: Region, compress: Compress, buffer: bytearray, lengths: array[int], *, is_shared: bool
+    ) -> None:
+        future = self._pool.submit(compress_blocks, compress, buffer, lengths)
+        self._jobs.append(_Job(region, buffer, is_shared, future))
+        while len(self._jobs) > self._depth or (self._jobs and self._jobs[0].future.done()):
+            self._write_next()
+
+    def _write_next(self) -> None:
+        job = self._jobs.popleft()
+        words, pieces = job.future.result()
+        try:
+            job.region.append(words, pieces)
+        except OSError as error:
+            raise self._fail(error) from error
+        if job.is_shared:
+            self._buffers.give(job.buffer)
+
+
+def compress_blocks(
+    compress: Compress, buffer: bytearray, lengths: array[int]
+) -> tuple[array[int], list[bytes | memoryview]]:
+    """Compresses blocks that lie one after the other; what does not become smaller stays as it is.
+
+    Args:
+        compress: one block.
+        buffer: with the blocks.
+        lengths: of each; 0 for a hole, of which the buffer has nothing.
+
+    Returns:
+        The words of the blocks, and their bytes.
+    """
+    blocks, at = memoryview(buffer), 0
+    words: array[int] = array("I")
+    pieces: list[bytes | memoryview] = []
+    for length in lengths:
+        block = blocks[at : at + length]
+        at += length
+        packed = compress(block) if length else b""
+        if len(packed) < length:
+            words.append(len(packed))
+            pieces.append(packed)
+        elif length:
+            words.append(length | RAW)
+            pieces.append(block)
+        else:
+            words.append(0)
+    return words, pieces

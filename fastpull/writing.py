@@ -1,0 +1,25 @@
+"""Complete writes: the system may write less than it was given, and takes so many pieces at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+_MAX_PIECES = os.sysconf("SC_IOV_MAX")
+
+
+def pwrite_all(fd: int, offset: int, pieces: Sequence[bytes | memoryview]) -> int:
+    """Writes consecutive pieces at a place in a file, and returns where they end.
+
+    Raises:
+        OSError: the filesystem refuses; how much was written is not known then.
+    """
+    pending = [memoryview(piece) for piece in pieces if len(piece)]
+    while pending:
+        written = os.pwritev(fd, pending[:_MAX_PIECES], offset)
+        offset += written
+        while pending and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if pending and written:
+            pending[0] = pending[0][written:]
+    return offset

@@ -1,0 +1,80 @@
+"""What the documentation tells to type, import and open has to be there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fastpull
+from fastpull.cli.main import make_parser
+
+ROOT = Path(fastpull.__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def assert_understood(line: str) -> None:
+    command = re.split(r"\s{2,}\S|\s#\s| \||\)", line)[0]  # without what follows it
+    try:
+        make_parser().parse_args(shlex.split(command)[1:])
+    except SystemExit as error:
+        assert error.code == 0, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_documentation_are_understood(page: Path) -> None:
+    for block in blocks(page, "sh"):
+        for line in block.splitlines():
+            if line.startswith("fastpull "):
+                assert_understood(line)
+
+
+def test_examples_in_the_help_are_understood() -> None:
+    examples = [
+        line.strip()
+        for parser in parsers(make_parser())
+        for line in (parser.epilog or "").splitlines()
+        if line.startswith("  fastpull ")
+    ]
+    assert len(examples) > 15
+    for line in examples:
+        assert_understood(line)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_in_the_documentation_uses_public_names(page: Path) -> None:
+    for block in blocks(page, "python"):
+        if not re.match(r"try:", block):  # an excerpt from within a coroutine
+            compile(block, str(page), "exec")
+        for name in re.findall(r"\bfastpull\.(\w+)", block):
+            assert name == "errors" or name in fastpull.__all__, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+def test_targets_in_the_documentation_are_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for target in re.findall(r"\bmake ([a-z-]+)\b(?= |$|`)", "".join(blocks(page, "sh")), re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

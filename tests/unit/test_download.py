@@ -1,0 +1,76 @@
+"""Downloading one blob, with a client in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from fastpull.errors import NotFound
+from fastpull.oci.descriptor import Descriptor
+from fastpull.oci.digest import Digest
+from fastpull.registry.download import Download
+from fastpull.registry.lanes import Lanes
+from fastpull.registry.ranges import FIRST_RANGE
+from fastpull.tasks import Budget
+
+SIZE = 20 * FIRST_RANGE
+
+
+class Body:
+    is_whole = False
+    host = "memory"
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self._left = stop - start
+
+    async def piece(self) -> bytes:
+        size = min(self._left, 1 << 20)
+        self._left -= size
+        return bytes(size)
+
+
+class Client:
+    """Has the first range of every blob, and no other."""
+
+    name = "memory"
+    on_retry = staticmethod(lambda *_: None)
+
+    def __init__(self) -> None:
+        self.hosts = Lanes(4)
+
+    def lanes(self, _: Digest) -> Lanes:
+        return self.hosts
+
+    @asynccontextmanager
+    async def open_range(self, _name: str, _blob: Descriptor, start: int, stop: int) -> AsyncIterator[Body]:
+        if start:
+            raise NotFound("range", "memory")
+        yield Body(start, stop)
+
+
+class Target:
+    def gaps(self) -> list[tuple[int, int]]:
+        return [(0, SIZE)]
+
+    def write(self, offset: int, pieces: Sequence[bytes]) -> None:
+        pass
+
+
+async def test_a_failed_download_gives_back_every_connection() -> None:
+    client: Any = Client()
+    blob = Descriptor("application/octet-stream", Digest.of(b""), SIZE)
+    with ThreadPoolExecutor(2) as executor:
+        for _ in range(3):
+            download = Download(client, "a", blob, Target(), rank=0, budget=Budget(1 << 30), executor=executor)
+            with pytest.raises(NotFound):
+                await asyncio.wait_for(download.run(), 10)
+            await asyncio.sleep(0)
+            turns = [await asyncio.wait_for(client.hosts.acquire(0), 1) for _ in range(4)]
+            for turn in turns:
+                turn.release()

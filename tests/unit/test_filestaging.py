@@ -1,0 +1,176 @@
+"""The staging of an output that is one file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from fastpull.errors import OutputError, OutputExists
+from fastpull.sinks import filestaging
+from fastpull.sinks.base import Resources
+from fastpull.sinks.directory import Directory
+from fastpull.sinks.filestaging import FileStaging
+
+
+def staged(path: Path, content: bytes = b"new", *, force: bool = False) -> FileStaging:
+    staging = FileStaging(path, force)
+    try:
+        staging.create()
+        os.write(staging.fd, content)
+    except BaseException:
+        staging.remove()
+        raise
+    return staging
+
+
+def refuse_links(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+
+
+def test_the_file_appears_at_once_under_its_name_alone(tmp_path: Path) -> None:
+    staging = staged(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    staging.publish(sync=False)
+    assert os.listdir(tmp_path) == ["out"]
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert os.stat(tmp_path / "out").st_nlink == 1
+    assert (staging.fd, staging.parent_fd) == (-1, -1)
+
+
+def test_its_mode_is_that_of_any_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        staged(tmp_path / "out").publish(sync=False)
+    finally:
+        os.umask(before)
+    assert os.stat(tmp_path / "out").st_mode & 0o7777 == 0o640
+
+
+def test_it_can_be_read_and_written(tmp_path: Path) -> None:
+    staging = staged(tmp_path / "out", b"abc")
+    assert os.pread(staging.fd, 10, 1) == b"bc"
+    staging.remove()
+
+
+def test_a_file_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "out").write_bytes(b"mine")
+    with pytest.raises(OutputExists, match="--force"):
+        staged(tmp_path / "out")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["directory", "fifo"])
+def test_what_is_not_a_file_is_never_replaced(tmp_path: Path, kind: str, force: bool) -> None:
+    (os.mkdir if kind == "directory" else os.mkfifo)(tmp_path / "out")
+    with pytest.raises(OutputError, match="directory is there" if kind == "directory" else "not a regular file"):
+        staged(tmp_path / "out", force=force)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_force_replaces_a_file(tmp_path: Path, there: bool) -> None:
+    if there:
+        (tmp_path / "out").write_bytes(b"old")
+    staged(tmp_path / "out", force=True).publish(sync=False)
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_appears_meanwhile_is_not_overwritten(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        refuse_links(errno.EPERM, monkeypatch)
+    staging = staged(tmp_path / "out")
+    (tmp_path / "out").write_bytes(b"theirs")
+    with pytest.raises(OutputExists, match="just been made"):
+        staging.publish(sync=False)
+    staging.remove()
+    assert (tmp_path / "out").read_bytes() == b"theirs"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_filesystem_without_links_will_do(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_links(number, monkeypatch)
+    staged(tmp_path / "out").publish(sync=False)
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    os.symlink("real", tmp_path / "out")
+    staged(tmp_path / "out", force=True).publish(sync=False)
+    assert os.readlink(tmp_path / "out") == "real"
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_no_parent_no_output(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no such directory, make it first"):
+        staged(tmp_path / "no/out")
+
+
+def test_removing_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
+    staging = staged(tmp_path / "out")
+    staging.remove()
+    staging.remove()
+    assert os.listdir(tmp_path) == []
+    staging.create()
+    staging.publish(sync=False)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_killed_pulls_left_is_removed_whatever_they_were_making_and_a_running_one_is_spared(
+    tmp_path: Path,
+) -> None:
+    dead, dead_directory = staged(tmp_path / "out"), Directory(tmp_path / "out")
+    dead_directory.begin(Resources())
+    os.close(dead.fd)  # as death would do
+    os.close(dead_directory._staging._fd)
+    running = staged(tmp_path / "out")
+    stale = os.listdir(tmp_path)
+    assert len(stale) == 1, "the dead ones are gone already"
+    staged(tmp_path / "out").publish(sync=False)
+    assert sorted(os.listdir(tmp_path)) == sorted([*stale, "out"])
+    running.remove()
+    dead.fd = dead_directory._staging._fd = -1
+    dead.remove()
+    dead_directory.abort()
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_sync_reaches_the_disk_before_the_name_appears(
+    tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    staging = staged(tmp_path / "out")
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append((fd == staging.parent_fd, (tmp_path / "out").exists())))
+    staging.publish(sync)
+    assert calls == ([(False, False), (True, True)] if sync else [])
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_spools_have_no_name(tmp_path: Path, unnamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not unnamed:
+        monkeypatch.setattr(
+            filestaging, "_UNNAMED", os.O_RDONLY | os.O_DIRECTORY | os.O_CREAT
+        )  # what the kernel refuses
+    staging = staged(tmp_path / "out")
+    before = os.listdir(tmp_path)
+    fd = staging.open_spool()
+    assert os.listdir(tmp_path) == before
+    os.pwrite(fd, b"abc", 5)
+    assert os.pread(fd, 10, 4) == b"\0abc"
+    assert os.fstat(fd).st_dev == os.stat(tmp_path).st_dev
+    os.close(fd)
+    staging.remove()
