@@ -7,7 +7,9 @@ import base64
 import json
 import os
 import re
+import socket
 import ssl
+import struct
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -201,7 +203,11 @@ async def truncated(registry: FaultyRegistry, request: web.Request, digest: str)
 
 
 async def reset(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Sends half of what it announced, and resets the connection."""
+    """Sends half of what it announced, leaves time to read it, and resets the connection.
+
+    A reset throws away what the other side has received and not read yet: without that time nobody can tell how much
+    has to come again.
+    """
     return await _partial(registry, request, digest, reset=True)
 
 
@@ -216,6 +222,9 @@ async def _partial(registry: FaultyRegistry, request: web.Request, digest: str, 
     await answer.write(half)
     assert request.transport is not None
     if reset:
+        await asyncio.sleep(0.3)
+        linger = struct.pack("ii", 1, 0)
+        request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         request.transport.abort()
     else:
         await asyncio.sleep(0.01)
