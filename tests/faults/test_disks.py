@@ -18,7 +18,7 @@ from fastpull.errors import CacheError, OutputError
 from fastpull.sinks import staging
 from tests.support.layers import device, file, publish, stored
 from tests.support.peers import unsquash
-from tests.support.processes import kill, run, start
+from tests.support.processes import end, kill, run, start
 from tests.support.registry import FaultyRegistry, slow
 from tests.support.trees import look, names
 
@@ -193,17 +193,18 @@ async def test_users_of_one_group_share_a_cache(registry: FaultyRegistry, open_f
     second = publish(registry, stored([file("b", content)], bytes), tag="second")
     mine = await run("pull", first, "-o", open_folder / "mine", cache=str(cache))
     assert mine.code == 0, mine.err
-    registry.faults.append(slow(4 << 20))
+    registry.faults.append(slow(1 << 20))
     process = await start("warm", second, cache=str(cache))
-    while registry.sent.total() < 10 << 20:  # noqa: ASYNC110  # the registry has no event
+    while registry.sent.total() < 6 << 20:  # noqa: ASYNC110  # the registry has no event
         await asyncio.sleep(0.01)
-    waiting = asyncio.create_task(run("pull", second, "-o", theirs / "out", cache=str(cache), as_nobody=True))
-    await asyncio.sleep(1)
+    other = await start("pull", second, "-o", theirs / "out", cache=str(cache), as_nobody=True)
+    assert other.stderr is not None
+    async with asyncio.timeout(30):
+        await other.stderr.readuntil(b"waiting for")
     await kill(process)
     registry.faults.clear()
-    ended = await waiting
+    ended = await end(other)
     assert ended.code == 0, ended.err
-    assert "waiting for" in ended.err
     assert (theirs / "out/b").read_bytes() == content
     assert registry.sent.total() < 30 << 20
     for name in ("first", "second"):
