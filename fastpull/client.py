@@ -89,10 +89,11 @@ class Client:
             self._resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
             budget = Budget(settings.memory - self._resources.memory - layers * LAYER_COST)
             workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
+            helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
             store = await in_thread(files, Store, settings.cache)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
-            self._workshop = Workshop(store, files, workers, Turns(layers), self._on_event)
+            self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event)
             self._exit = stack.pop_all()
         return self
 

@@ -43,6 +43,7 @@ class Workshop:
         store: the cache.
         files: for blocking calls on files, which do not wait for bytes to come.
         workers: for layers, one thread each.
+        helpers: for what the layers' threads need not do themselves; nothing there waits for anything.
         turns: as many as there are workers.
         on_event: told what happens.
     """
@@ -50,6 +51,7 @@ class Workshop:
     store: Store
     files: Executor
     workers: Executor
+    helpers: Executor
     turns: Turns
     on_event: OnEvent
 
@@ -148,7 +150,7 @@ class Pull:
 
     async def _unpack_layer(self, number: int, rank: int, wanted: bytearray | None) -> LayerIndex:
         def unpack(work: LayerWork, blob: Blob) -> LayerIndex:
-            return work.unpack(blob, self._sink, wanted)
+            return work.unpack(blob, self._sink, rank, wanted)
 
         index = await self._blobs.use(number, rank, unpack)
         await self._in_files(self._workshop.store.write_index, index.blob, index.to_bytes())
@@ -226,9 +228,8 @@ class _Blobs:
         """
         layer, source = self._image.layers[number], self._image.source
         while True:
-            work = LayerWork(
-                layer, number, f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
-            )
+            subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
+            work = LayerWork(layer, number, subject, self._workshop.helpers)
             async with self._source.open_blob(layer.blob, rank) as blob:
                 try:
                     result = await self._on_thread(work, rank, work_on, blob)

@@ -18,6 +18,7 @@ if TYPE_CHECKING or os.environ.get("FASTPULL_NO_EXTENSIONS") != "1":
         Scanner,
         Spans,
         exchange,
+        give_back,
         remove_tree,
         start_writeback,
         sync_filesystem,
@@ -27,7 +28,7 @@ else:
     from fastpull.reference.files import FileWriter
     from fastpull.reference.payload import PayloadWriter
     from fastpull.reference.scanner import EntryTable, Scanner, Spans
-    from fastpull.reference.system import exchange, remove_tree, start_writeback, sync_filesystem
+    from fastpull.reference.system import exchange, give_back, remove_tree, start_writeback, sync_filesystem
 
 __all__ = [
     "BlockCutter",
@@ -37,6 +38,7 @@ __all__ = [
     "Scanner",
     "Spans",
     "exchange",
+    "give_back",
     "remove_tree",
     "start_writeback",
     "sync_filesystem",

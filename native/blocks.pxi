@@ -90,8 +90,8 @@ cdef class BlockCutter:
         """
         if buffer.shape[0] != self.buffer.shape[0]:
             raise ValueError("a buffer of another size")
-        if self.partial:
-            memcpy(&buffer[0], &self.buffer[self.used], self.partial)
+        if self.partial and not self.skipping and not (self.tails_apart and is_in_tail(self)):
+            memcpy(&buffer[0], &self.buffer[self.used], self.partial)  # a tail is not in the buffer
         self.buffer = buffer
         self.used = 0
         lengths = buffer_bytes(&self.lengths)

@@ -3,6 +3,8 @@
 cdef extern from "fcntl.h" nogil:
     unsigned int SYNC_FILE_RANGE_WRITE
     int sync_file_range(int, int64_t, int64_t, unsigned int)
+    int FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE
+    int fallocate(int, int, int64_t, int64_t)
 
 cdef extern from "stdio.h" nogil:
     unsigned int RENAME_EXCHANGE
@@ -45,6 +47,12 @@ def start_writeback(int fd, int64_t offset, int64_t size):
     """Asks the kernel to begin writing a range of a file to its disk, without waiting. Failure does not matter."""
     with nogil:
         sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE)
+
+
+def give_back(int fd, int64_t offset, int64_t size):
+    """Frees the place that a range of a file takes; it reads as zeros then, or as before where that cannot be done."""
+    with nogil:
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size)
 
 
 def sync_filesystem(int fd):

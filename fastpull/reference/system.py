@@ -11,6 +11,10 @@ def start_writeback(_fd: int, _offset: int, _size: int) -> None:
     """Does nothing: the kernel writes back in its own time."""
 
 
+def give_back(_fd: int, _offset: int, _size: int) -> None:
+    """Does nothing: the range keeps its place until its file is closed."""
+
+
 def sync_filesystem(_fd: int) -> int:
     """Waits until every filesystem is on its disk."""
     os.sync()

@@ -83,11 +83,12 @@ class Sink(Protocol):
             OutputExists, OutputError: it is clear already that the destination cannot be made.
         """
 
-    def layer(self, number: int, entries: EntryTable, wanted: bytearray | None) -> LayerWriter:
+    def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> LayerWriter:
         """Begins a layer; once more for a layer that has to be read again, whose payload so far is forgotten.
 
         Args:
             number: of the layer, 0 for the base.
+            rank: of the layer by the size of its blob, 0 for the largest.
             entries: of the layer, as far as they are scanned.
             wanted: for each entry whether the tree will need it, where that is known before.
         """

@@ -67,7 +67,7 @@ class Directory:
         self._cancelled.clear()
         self._staging.create()
 
-    def layer(self, number: int, entries: EntryTable, wanted: bytearray | None) -> _LayerFiles:
+    def layer(self, number: int, _rank: int, entries: EntryTable, wanted: bytearray | None, /) -> _LayerFiles:
         """See `fastpull.sinks.base.Sink`."""
         if number in self._writers:
             self._writers[number].discard()

@@ -65,7 +65,7 @@ class Tar:
         self._cancelled.clear()
         self._staging.create()
 
-    def layer(self, number: int, entries: EntryTable, wanted: bytearray | None) -> _LayerPayload:
+    def layer(self, number: int, _rank: int, entries: EntryTable, wanted: bytearray | None, /) -> _LayerPayload:
         """See `fastpull.sinks.base.Sink`."""
         if number in self._layers:
             self._layers.pop(number).discard()

@@ -85,19 +85,24 @@ def write(
     layers: list[list[Member]],
     *,
     order: list[int] | None = None,
+    ranks: list[int] | None = None,
+    again: tuple[int, ...] = (),
     chunk: int = 100_000,
     wanted: list[bytearray] | None = None,
     resources: Resources | None = None,
     created: int = 0,
 ) -> SinkReport:
-    """Streams layers into a sink, one after the other."""
+    """Streams layers into a sink, one after the other; those in ``again`` twice, first with other bytes."""
     try:
         sink.begin(resources or Resources())
         indexes: dict[int, LayerIndex] = {}
-        for number in order or range(len(layers)):
+        for number, is_last in [(number, False) for number in again] + [
+            (number, True) for number in order or range(len(layers))
+        ]:
             scanner = LayerScanner("layer")
-            writer = sink.layer(number, scanner.entries, wanted[number] if wanted else None)
-            data = archive(layers[number])
+            rank = ranks[number] if ranks else number
+            writer = sink.layer(number, rank, scanner.entries, wanted[number] if wanted else None)
+            data = archive(layers[number] if is_last else [file("other", noise(3_000_000, 9))])
             for at in range(0, len(data), chunk):
                 piece = data[at : at + chunk]
                 writer.write(piece, scanner.feed(piece))
@@ -111,7 +116,11 @@ def write(
 
 
 def squash(path: Path, layers: list[list[Member]], **options: Any) -> SquashfsReport:
-    how = {name: options.pop(name) for name in ("order", "chunk", "wanted", "resources", "created") if name in options}
+    how = {
+        name: options.pop(name)
+        for name in ("order", "ranks", "again", "chunk", "wanted", "resources", "created")
+        if name in options
+    }
     report = write(Squashfs(path, **options), layers, **how)
     assert isinstance(report, SquashfsReport)
     assert report.size == path.stat().st_size
@@ -179,12 +188,36 @@ def test_the_bytes_depend_on_the_image_and_the_options_alone(tmp_path: Path, opt
         {"chunk": 1 << 22},
         {"wanted": live},
         {"wanted": live, "order": [1, 2, 0], "chunk": 7000},
+        {"again": (0, 2, 0)},
         {"resources": Resources(workers=8, layers=1)},
         {"resources": Resources(workers=1, layers=1, memory=1)},
     ]
     for number, way in enumerate(ways):
         squash(tmp_path / f"{number}", LAYERS, **way, **options)
         assert (tmp_path / f"{number}").read_bytes() == expected, way
+
+
+@pytest.mark.peer("unsquashfs")
+@pytest.mark.parametrize("dead", [(), (0,), (1, 4), (0, 1, 2, 3, 4)], ids=str)
+@pytest.mark.parametrize("ranks", [[0, 1, 2], [1, 0, 2], [2, 1, 0]], ids=str)
+def test_the_largest_layer_stays_where_it_is_and_its_dead_blocks_leave_no_gap(
+    tmp_path: Path, ranks: list[int], dead: tuple[int, ...]
+) -> None:
+    contents = [noise(300_000 + 77_777 * number, number) for number in range(5)]
+    layers = [
+        [file("first", noise(200_000, 7))],
+        [file(f"f{number}", content) for number, content in enumerate(contents)],
+        [*(whiteout(f"f{number}") for number in dead), file("last", noise(150_000, 8))],
+    ]
+    report = squash(tmp_path / "image", layers, ranks=ranks, block_size=4096)
+    tree = unsquash(tmp_path / "image", tmp_path / "tree")
+    living = {f"f{number}": content for number, content in enumerate(contents) if number not in dead}
+    assert {
+        path.name: path.read_bytes() for path in tree.iterdir() if path.name.startswith("f") and path.name[1:].isdigit()
+    } == living
+    assert (tree / "first").read_bytes() == noise(200_000, 7)
+    assert (tree / "last").read_bytes() == noise(150_000, 8)
+    assert report.size <= 350_000 + sum(map(len, living.values())) + 16_384
 
 
 def test_what_is_dead_is_not_in_the_image(tmp_path: Path) -> None:
@@ -334,7 +367,7 @@ def test_layers_may_stream_side_by_side(tmp_path: Path) -> None:
 
     def stream(number: int) -> LayerIndex:
         scanner = LayerScanner("layer")
-        writer = sink.layer(number, scanner.entries, None)
+        writer = sink.layer(number, number, scanner.entries, None)
         data = archive(LAYERS[number])
         for at in range(0, len(data), 9000):
             writer.write(data[at : at + 9000], scanner.feed(data[at : at + 9000]))

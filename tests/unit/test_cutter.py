@@ -198,3 +198,17 @@ def test_both_engines_agree_whatever_the_chunks(data: st.DataObject) -> None:
     for number, (entry, expected) in enumerate(members):
         if wanted is None or number >= len(wanted) or wanted[number]:
             assert whole(one, number, entry.size) == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
+def test_a_tail_at_hand_is_not_looked_for_in_the_buffer(engine: Engine) -> None:
+    """It is kept elsewhere: behind the blocks of a full buffer there is nothing that could be carried over."""
+    layer = archive([file("f", b"b" * 2 * BLOCK + b"t" * (BLOCK - 1))])
+    scanner, buffer = engine.scanner(), bytearray(2 * BLOCK)
+    cutter = engine.cutter(scanner.entries, BLOCK, True, buffer, None)
+    piece = layer[: 512 + 2 * BLOCK + 1000]
+    assert scanner.feed(piece) == 0
+    assert cutter.cut(piece, scanner.spans) == 0
+    other = bytearray(b"o" * 2 * BLOCK)
+    cutter.take(other)
+    assert other == b"o" * 2 * BLOCK

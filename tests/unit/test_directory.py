@@ -44,7 +44,7 @@ def write(
         indexes = {}
         for number in [*(order or range(len(layers))), *again]:
             scanner = LayerScanner("layer")
-            writer = sink.layer(number, scanner.entries, None)
+            writer = sink.layer(number, number, scanner.entries, None)
             data = archive(layers[number])
             for at in range(0, len(data), chunk):
                 piece = data[at : at + chunk]
@@ -110,7 +110,7 @@ def test_layers_may_stream_side_by_side(tmp_path: Path) -> None:
 
     def stream(number: int) -> None:
         scanner = LayerScanner("layer")
-        writer = sink.layer(number, scanner.entries, None)
+        writer = sink.layer(number, number, scanner.entries, None)
         data = archive(layers[number])
         for at in range(0, len(data), 1000):
             writer.write(data[at : at + 1000], scanner.feed(data[at : at + 1000]))
@@ -168,7 +168,7 @@ def test_sparse_files_keep_their_holes(tmp_path: Path) -> None:
     sink = Directory(tmp_path / "out")
     sink.begin(Resources())
     scanner = LayerScanner("layer")
-    writer = sink.layer(0, scanner.entries, None)
+    writer = sink.layer(0, 0, scanner.entries, None)
     data = sparse_10() + sparse_10(b"0\n", 10 << 20, b"").replace(b"/s", b"/h").replace(b"name=s", b"name=h") + END
     # the second header was changed: mend its checksum
     at = data.rindex(b"GNUSparseFile.1/h")
@@ -374,7 +374,7 @@ def test_abort_leaves_nothing(tmp_path: Path) -> None:
     sink = Directory(tmp_path / "out")
     sink.begin(Resources())
     scanner = LayerScanner("layer")
-    writer = sink.layer(0, scanner.entries, None)
+    writer = sink.layer(0, 0, scanner.entries, None)
     data = archive([file("d/a", b"x" * 5000)])[:2000]
     writer.write(data, scanner.feed(data))
     sink.abort()
@@ -386,7 +386,7 @@ def test_a_cancelled_commit_publishes_nothing_and_the_sink_can_begin_again(tmp_p
     def stream() -> Tree:
         sink.begin(Resources())
         scanner = LayerScanner("layer")
-        writer = sink.layer(0, scanner.entries, None)
+        writer = sink.layer(0, 0, scanner.entries, None)
         data = archive([file("d/a", b"x" * 5000)])
         writer.write(data, scanner.feed(data))
         writer.close()

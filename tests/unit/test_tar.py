@@ -82,7 +82,7 @@ def use(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stream(sink: Sink, number: int, data: bytes, chunk: int = 100_000, wanted: bytearray | None = None) -> LayerScanner:
     scanner = LayerScanner("layer")
-    writer = sink.layer(number, scanner.entries, wanted)
+    writer = sink.layer(number, number, scanner.entries, wanted)
     for at in range(0, len(data), chunk):
         piece = data[at : at + chunk]
         writer.write(piece, scanner.feed(piece))

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fastpull.tasks import Budget, Turns, in_thread, task_group
+from fastpull.tasks import Budget, Strand, Turns, in_thread, task_group
 
 
 async def test_a_group_fails_with_its_first_error_itself() -> None:
@@ -142,3 +142,57 @@ async def test_more_than_all_is_granted_alone() -> None:
     budget = Budget(10)
     async with asyncio.timeout(1), budget.hold(1000):
         pass
+
+
+def test_a_strand_makes_its_calls_in_order_and_never_two_at_once() -> None:
+    made: list[int] = []
+    inside = threading.Lock()
+
+    def call(number: int) -> None:
+        assert inside.acquire(blocking=False)
+        made.append(number)
+        inside.release()
+
+    with ThreadPoolExecutor(4) as executor:
+        strand = Strand(executor, 3)
+        for number in range(1000):
+            strand.submit(call, number)
+        strand.finish()
+    assert made == list(range(1000))
+
+
+def test_a_strand_lets_only_so_many_calls_wait() -> None:
+    go_on = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        strand = Strand(executor, 2)
+        strand.submit(go_on.wait, 30)
+        filled = threading.Event()
+
+        def fill() -> None:
+            for _ in range(3):
+                strand.submit(go_on.wait, 30)
+            filled.set()
+
+        filler = threading.Thread(target=fill)
+        filler.start()
+        assert not filled.wait(0.1)
+        go_on.set()
+        filler.join(30)
+        assert filled.is_set()
+        strand.finish()
+
+
+def test_what_a_call_of_a_strand_raises_is_raised_to_its_owner_and_ends_it() -> None:
+    made: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("mine")
+
+    with ThreadPoolExecutor(1) as executor:
+        strand = Strand(executor, 10)
+        strand.submit(fail)
+        with pytest.raises(ValueError, match="mine"):
+            strand.finish()
+        with pytest.raises(ValueError, match="mine"):
+            strand.submit(made.append, 1)
+    assert made == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING
 from fastpull.sinks.base import SinkReport
 from fastpull.sinks.squashfs.format import DEDUPLICATED, NO_FRAGMENT, NO_FRAGMENTS, SUPERBLOCK_SIZE
 from fastpull.sinks.squashfs.inodes import FileLayout
-from fastpull.sinks.squashfs.plan import Blocks, Plan, Tail, blocks_of, make_plan
+from fastpull.sinks.squashfs.plan import SLOT, Blocks, Extent, Plan, Tail, blocks_of, make_plan
 from fastpull.sinks.squashfs.runs import BlockFormat, Run, compress_blocks
 from fastpull.sinks.squashfs.tables import Fragment
 from fastpull.sinks.squashfs.writer import make_metadata
-from fastpull.tarstage import start_writeback
+from fastpull.tarstage import give_back, start_writeback
 from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ class Assembly:
     """Makes the file of the runs.
 
     Args:
-        fd: of the file.
+        fd: of the file; the blocks of the first run may be in it already, where the data begins.
         blocks: how the runs were made.
         runs: of all layers.
+        order: of the layers in the image, by their numbers.
         tree: what the image has to be.
         pool: copies and packs.
         check: called often; raises if nobody wants the image any more.
@@ -77,6 +79,7 @@ class Assembly:
         fd: int,
         blocks: BlockFormat,
         runs: Sequence[Run],
+        order: Sequence[int],
         tree: Tree,
         pool: Executor,
         check: Callable[[], None],
@@ -84,6 +87,7 @@ class Assembly:
         self._fd = fd
         self._format = blocks
         self._runs = runs
+        self._order = order
         self._tree = tree
         self._pool = pool
         self._check = check
@@ -94,13 +98,13 @@ class Assembly:
         """Writes the whole file, and fills the report.
 
         The plan says where everything goes. So the data is copied on a thread of the pool, while this one makes the
-        metadata.
+        metadata. Only what is in the file already is brought together first: it may be in the way.
         """
         compressor, form = self._format.compressor, self._format
-        plan = make_plan(self._tree, self._runs, form.block_size, self)
+        plan = make_plan(self._tree, self._runs, self._order, form.block_size, self)
         repacked = [self._pool.submit(self._repack, compressor, tails) for tails in plan.repacked]
-        start = SUPERBLOCK_SIZE + len(compressor.options())
-        copying = self._pool.submit(self._copy_data, plan, start)
+        start = data_start(compressor)
+        copying = self._pool.submit(self._copy_data, plan, self._gather(plan, start))
         fragments, at = self._place_fragments(plan, start + plan.data_size)
         for future in repacked:
             word, packed = future.result()
@@ -147,19 +151,38 @@ class Assembly:
             at += end - first
         return found, at
 
-    def _copy_data(self, plan: Plan, at: int) -> None:
-        """Copies what is taken over of the runs, one part behind the other."""
+    def _gather(self, plan: Plan, at: int) -> int:
+        """Closes the gaps that dead blocks leave in the file, and cuts off what follows; returns where that is."""
         for extent in plan.blocks:
-            at = self._copy(self._runs[extent.layer].blocks.fd, extent.start, extent.stop, at)
-        for extent in plan.kept:
-            at = self._copy(self._runs[extent.layer].fragments.fd, extent.start, extent.stop, at)
+            if self._runs[extent.layer].blocks.is_image:
+                at = self._copy(self._fd, extent, at)
+        os.ftruncate(self._fd, at)
+        return at
 
-    def _copy(self, fd: int, start: int, stop: int, at: int) -> int:
-        """Copies a part of another file, and returns where it ends; where it can be, no byte passes this process."""
+    def _copy_data(self, plan: Plan, at: int) -> None:
+        """Copies what is taken over of the other files, one part behind the other."""
+        for extent in plan.blocks:
+            blocks = self._runs[extent.layer].blocks
+            if not blocks.is_image:
+                at = self._copy(blocks.fd, extent, at)
+        for extent in plan.kept:
+            at = self._copy(self._runs[extent.layer].fragments.fd, extent, at)
+
+    def _copy(self, fd: int, extent: Extent, at: int) -> int:
+        """Copies a part of a file, and returns where it ends.
+
+        Another file gives back at once what it took for the part: the next can have its pages, and a disk does not have
+        to write it.
+        """
+        start, stop = extent.start, extent.stop
+        if fd == self._fd and start == at:
+            return stop
         while start < stop:
             self._check()
             copied = copy_range(fd, start, self._fd, at, min(_COPY, stop - start))
             start_writeback(self._fd, at, copied)
+            if fd != self._fd:
+                give_back(fd, start, copied)
             start += copied
             at += copied
         return at
@@ -170,11 +193,11 @@ class Assembly:
         """A new fragment block of tails that are in others; on a thread of the pool."""
         block, held, fragment = bytearray(), (-1, -1), b""
         for tail in tails:
-            run = self._runs[tail.layer]
-            place = (tail.layer, run.slot_fragments[tail.slot])
+            run, slot = self._runs[tail >> 32], tail & SLOT
+            place = (tail >> 32, run.slot_fragments[slot])
             if place != held:
                 held, fragment = place, self._read_fragment(*place)
-            block += run.tail(tail.slot, fragment)
+            block += run.tail(slot, fragment)
         words, pieces = compress_blocks(compressor.compress_metadata, block, array("I", [len(block)]))
         return words[0], bytes(pieces[0])
 
@@ -190,8 +213,8 @@ class Assembly:
         return self._tail(one) == self._tail(other)
 
     def _tail(self, tail: Tail) -> memoryview:
-        run = self._runs[tail.layer]
-        return run.tail(tail.slot, self._held_fragment(tail.layer, run.slot_fragments[tail.slot]))
+        run, slot = self._runs[tail >> 32], tail & SLOT
+        return run.tail(slot, self._held_fragment(tail >> 32, run.slot_fragments[slot]))
 
     def same_blocks(self, files: Sequence[tuple[Origin, Blocks]]) -> Iterator[list[Origin]]:
         """See `fastpull.sinks.squashfs.plan.Content`."""
@@ -203,7 +226,7 @@ class Assembly:
 
     def _hash(self, layer: int, blocks: Blocks) -> bytes:
         """sha256 of compressed blocks, which are equal if and only if what they hold is."""
-        at, stop = self._runs[layer].blocks.extent(blocks.first, blocks.count)
+        at, stop = self._runs[layer].blocks.extent(blocks.first, blocks.total)
         hasher = hashlib.sha256()
         while at < stop:
             content = os.pread(self._runs[layer].blocks.fd, min(1 << 20, stop - at), at)
@@ -233,7 +256,7 @@ class _Layouts:
         if start is None:
             return FileLayout(0, b"", fragment, offset)
         blocks = blocks_of(self._tree, self._runs, origin, self._block_size)
-        words = self._runs[layer].blocks.words[blocks.first : blocks.first + blocks.count]
+        words = self._runs[layer].blocks.words[blocks.first : blocks.first + blocks.total]
         sparse = 0
         if 0 in words:
             sparse = words.count(0) * self._block_size
@@ -245,12 +268,21 @@ class _Layouts:
         return FileLayout(self._data_start + start, words.tobytes(), fragment, offset, sparse)
 
 
+def data_start(compressor: Compressor) -> int:
+    """Where in an image the data begins."""
+    return SUPERBLOCK_SIZE + len(compressor.options())
+
+
 def copy_range(source: int, start: int, target: int, at: int, size: int) -> int:
-    """Copies bytes between two files, sharing them where the filesystem can; returns how many."""
-    try:
-        copied = os.copy_file_range(source, target, size, start, at)
-    except OSError:  # another filesystem, or one that does not know it
-        copied = 0
+    """Copies bytes to another file, sharing them where the filesystem can, or towards the front of the same.
+
+    Returns:
+        How many.
+    """
+    copied = 0
+    if source != target:  # the two ranges may overlap, which no system call copes with
+        with contextlib.suppress(OSError):  # another filesystem, or one that does not know it
+            copied = os.copy_file_range(source, target, size, start, at)
     if not copied:
         content = os.pread(source, size, start)
         if not content:

@@ -4,14 +4,15 @@ Pure, and a function of the tree and of the layers' payload alone: which workers
 it was left out because it could not live, has no part in it.
 
 The data of an image are, layer by layer, the blocks of its files; then, layer by layer, the fragment blocks of which
-everything lives; then new ones, of the tails that lived beside dead ones.
+everything lives; then new ones, of the tails that lived beside dead ones. The layer of the largest blob comes first:
+its blocks are in the file already, and stay where they are if nothing among them is dead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fastpull.layers.entry import EntryType
 from fastpull.layers.tree import Directory, Origin, Tree
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
     from fastpull.sinks.squashfs.runs import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+Tail: TypeAlias = int
+"""A slot of a run: ``layer << 32 | slot``."""
+
+SLOT = 0xFFFFFFFF
+"""The part of a `Tail` that is the slot, or of an `Origin` that is the entry."""
+
+
+class Extent(NamedTuple):
     """Bytes of a run's file that are taken over as they are.
 
     Attributes:
@@ -35,17 +42,16 @@ class Extent:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """A slot of a run.
+class Blocks(NamedTuple):
+    """Where the blocks of a file are in its run.
 
     Attributes:
-        layer: whose run.
-        slot: which.
+        first: number of the first.
+        total: how many.
     """
 
-    layer: int
-    slot: int
+    first: int
+    total: int
 
 
 @dataclass(slots=True)
@@ -75,19 +81,6 @@ class Plan:
     duplicate_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Where the blocks of a file are in its run.
-
-    Attributes:
-        first: number of the first.
-        count: how many.
-    """
-
-    first: int
-    count: int
-
-
 class Content(Protocol):
     """What a plan cannot know by itself."""
 
@@ -104,28 +97,33 @@ class Content(Protocol):
 
 def blocks_of(tree: Tree, runs: Sequence[Run], origin: Origin, block_size: int) -> Blocks:
     """The whole blocks of a file; its last bytes count as one, unless they are a tail."""
-    layer, entry = origin >> 32, origin & 0xFFFFFFFF
+    layer, entry = origin >> 32, origin & SLOT
     count, rest = divmod(tree.indexes[layer].sizes[entry], block_size)
     if rest and runs[layer].slot(entry) == NO_SLOT:
         count += 1
     return Blocks(runs[layer].firsts[entry] if count else 0, count)
 
 
-def live_files(tree: Tree) -> list[Origin]:
-    """The files of a tree that hold anything, each once, in the order of layers and entries."""
-    found = {
-        node
-        for _, node in tree.walk()
-        if not isinstance(node, Directory)
-        and tree.type(node) is EntryType.FILE
-        and tree.indexes[node >> 32].sizes[node & 0xFFFFFFFF]
-    }
-    return sorted(found)
+def live_files(tree: Tree, order: Sequence[int]) -> list[Origin]:
+    """The files of a tree that hold anything, each once, in the given order of layers and that of their entries."""
+    found: set[Origin] = set()
+    folders = [tree.root]
+    while folders:
+        for node in folders.pop().children.values():
+            if isinstance(node, Directory):
+                folders.append(node)
+                continue
+            index, number = tree.indexes[node >> 32], node & SLOT
+            if index.types[number] == EntryType.FILE and index.sizes[number]:
+                found.add(node)
+    ranks = sorted(range(len(order)), key=order.__getitem__)
+    return sorted(sorted(found), key=lambda origin: ranks[origin >> 32])
 
 
 def make_plan(
     tree: Tree,
     runs: Sequence[Run],
+    order: Sequence[int],
     block_size: int,
     content: Content,
 ) -> Plan:
@@ -134,13 +132,14 @@ def make_plan(
     Args:
         tree: what the image has to be.
         runs: of all layers.
+        order: of the layers in the image, by their numbers.
         block_size: in bytes.
         content: to be looked at where only that can tell whether two things are the same.
     """
     plan = Plan()
-    files = live_files(tree)
+    files = live_files(tree, order)
     tails = _choose_tails(runs, files, content)
-    _place_tails(plan, runs, block_size, tails)
+    _place_tails(plan, runs, order, block_size, tails)
     _place_blocks(plan, tree, runs, block_size, files, content, tails)
     return plan
 
@@ -152,41 +151,46 @@ def _choose_tails(runs: Sequence[Run], files: Sequence[Origin], content: Content
     chosen: dict[Origin, Tail] = {}
     for origin in files:
         layer = origin >> 32
-        slot = runs[layer].slot(origin & 0xFFFFFFFF)
+        slot = runs[layer].slot(origin & SLOT)
         if slot == NO_SLOT:
             continue
-        own = Tail(layer, slot)
-        if own not in choices:
+        own = layer << 32 | slot
+        choice = choices.get(own)
+        if choice is None:
             found = first.setdefault(runs[layer].fingerprint(slot), own)
-            choices[own] = found if found == own or content.same_tails(found, own) else own
-        chosen[origin] = choices[own]
+            choice = choices[own] = found if found == own or content.same_tails(found, own) else own
+        chosen[origin] = choice
     return chosen
 
 
-def _place_tails(plan: Plan, runs: Sequence[Run], block_size: int, chosen: dict[Origin, Tail]) -> None:
+def _place_tails(
+    plan: Plan, runs: Sequence[Run], order: Sequence[int], block_size: int, chosen: dict[Origin, Tail]
+) -> None:
     """Decides which fragment blocks stay, and packs the tails of the others anew."""
     live = [bytearray(len(run.slot_lengths)) for run in runs]
     for tail in chosen.values():
-        live[tail.layer][tail.slot] = 1
+        live[tail >> 32][tail & SLOT] = 1
     numbers: list[dict[int, int]] = [{} for _ in runs]  # of the fragment blocks that stay
     left: list[Tail] = []
-    for layer, run in enumerate(runs):
-        dead = {run.slot_fragments[slot] for slot, lives in enumerate(live[layer]) if not lives}
-        for slot, lives in enumerate(live[layer]):
-            fragment = run.slot_fragments[slot]
-            if fragment in dead:
-                if lives:
-                    left.append(Tail(layer, slot))
-            elif fragment not in numbers[layer]:
-                numbers[layer][fragment] = len(plan.fragments)
-                plan.fragments.append((layer, fragment))
-                _extend(plan.kept, layer, *run.fragments.extent(fragment))
+    for layer in order:
+        run = runs[layer]
+        dead = {fragment for fragment, lives in zip(run.slot_fragments, live[layer], strict=True) if not lives}
+        for fragment in sorted(set(run.slot_fragments) - dead):
+            numbers[layer][fragment] = len(plan.fragments)
+            plan.fragments.append((layer, fragment))
+            _extend(plan.kept, layer, *run.fragments.extent(fragment))
+        if dead:
+            left.extend(
+                layer << 32 | slot
+                for slot, lives in enumerate(live[layer])
+                if lives and run.slot_fragments[slot] in dead
+            )
     places = _repack(plan, runs, block_size, left)
     for origin, tail in chosen.items():
-        run = runs[tail.layer]
+        run, slot = runs[tail >> 32], tail & SLOT
         plan.tails[origin] = places.get(tail) or (
-            numbers[tail.layer][run.slot_fragments[tail.slot]],
-            run.slot_offsets[tail.slot],
+            numbers[tail >> 32][run.slot_fragments[slot]],
+            run.slot_offsets[slot],
         )
 
 
@@ -194,7 +198,7 @@ def _repack(plan: Plan, runs: Sequence[Run], block_size: int, tails: Sequence[Ta
     """Fills new fragment blocks; returns where each tail is."""
     places, room = {}, 0
     for tail in tails:
-        length = runs[tail.layer].slot_lengths[tail.slot]
+        length = runs[tail >> 32].slot_lengths[tail & SLOT]
         if length > room:
             plan.repacked.append([])
             room = block_size
@@ -214,23 +218,23 @@ def _place_blocks(
     tails: dict[Origin, Tail],
 ) -> None:
     """Lays the blocks of the files one after the other; files with the same blocks share them."""
-    blocks = {origin: blocks_of(tree, runs, origin, block_size) for origin in files}
+    blocks = {origin: found for origin in files if (found := blocks_of(tree, runs, origin, block_size)).total}
     twins = _twins(runs, blocks, content)
-    seen: set[tuple[Origin, Tail | None]] = set()
+    seen: set[tuple[Origin | None, Tail | None]] = set()
     for origin in files:
-        found, layer = blocks[origin], origin >> 32
-        first = twins.get(origin, origin)
-        identity = (first if found.count else -1, tails.get(origin))
+        place, layer = blocks.get(origin), origin >> 32
+        first = twins.get(origin, origin) if place else None
+        identity = (first, tails.get(origin))
         if identity in seen:
             plan.duplicates += 1
-            plan.duplicate_bytes += tree.indexes[layer].sizes[origin & 0xFFFFFFFF]
+            plan.duplicate_bytes += tree.indexes[layer].sizes[origin & SLOT]
         seen.add(identity)
-        if not found.count:
+        if place is None or first is None:
             continue
         if first != origin:
             plan.starts[origin] = plan.starts[first]
             continue
-        start, stop = runs[layer].blocks.extent(found.first, found.count)
+        start, stop = runs[layer].blocks.extent(place.first, place.total)
         plan.starts[origin] = plan.data_size
         if stop > start:
             _extend(plan.blocks, layer, start, stop)
@@ -241,9 +245,8 @@ def _twins(runs: Sequence[Run], blocks: dict[Origin, Blocks], content: Content) 
     """For each file whose blocks are those of an earlier one, that one."""
     alike: dict[bytes, list[tuple[Origin, Blocks]]] = {}
     for origin, found in blocks.items():
-        if found.count:
-            words = runs[origin >> 32].blocks.words[found.first : found.first + found.count]
-            alike.setdefault(words.tobytes(), []).append((origin, found))
+        words = runs[origin >> 32].blocks.words[found.first : found.first + found.total]
+        alike.setdefault(words.tobytes(), []).append((origin, found))
     twins = {}
     for group in alike.values():
         if len(group) > 1:

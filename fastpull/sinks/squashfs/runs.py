@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
@@ -25,7 +27,7 @@ from xxhash import xxh3_128_digest
 
 from fastpull.errors import OutputError, printable
 from fastpull.sinks.squashfs.format import RAW
-from fastpull.tarstage import BlockCutter
+from fastpull.tarstage import BlockCutter, start_writeback
 from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
@@ -61,19 +63,21 @@ class BlockFormat:
 
 @dataclass(slots=True)
 class Region:
-    """A file of compressed blocks, one after the other.
+    """A file, or the end of one, of compressed blocks, one after the other.
 
     Attributes:
         fd: of the file.
+        end: of the blocks in the file; to begin with, where the first one is to be.
+        is_image: whether the file is that of the image itself.
         words: for each block its word as it stands in an inode: size on the disk, with a bit for raw; 0 for a hole.
         starts: where each block begins.
-        size: of all blocks on the disk.
     """
 
     fd: int
+    end: int = 0
+    is_image: bool = False
     words: array[int] = field(default_factory=lambda: array("I"))
     starts: array[int] = field(default_factory=lambda: array("Q"))
-    size: int = 0
 
     def append(self, words: array[int], pieces: list[bytes | memoryview]) -> None:
         """Writes blocks behind the others.
@@ -81,9 +85,12 @@ class Region:
         Raises:
             OSError: the filesystem refuses.
         """
-        self.words.extend(words)
-        self.starts.extend(accumulate((word & _SIZE for word in words[:-1]), initial=self.size))
-        self.size = pwrite_all(self.fd, self.size, pieces)
+        start = self.end
+        self.end = pwrite_all(self.fd, start, pieces)
+        if self.is_image:
+            start_writeback(self.fd, start, self.end - start)
+        self.starts.extend(accumulate((word & _SIZE for word in words[:-1]), initial=start))
+        self.words.extend(words)  # last: another thread may look how many blocks can be read
 
     def extent(self, first: int, count: int = 1) -> tuple[int, int]:
         """Where consecutive blocks begin and end."""
@@ -170,6 +177,97 @@ class _Job:
     future: Future[tuple[array[int], list[bytes | memoryview]]]
 
 
+class _Line:
+    """Batches on their way into regions: compressed by whoever is free, and written in order.
+
+    They are written by the threads that compress. The layer's own, which is the longest path, only waits where too many
+    are on their way.
+
+    Args:
+        pool: compresses and writes.
+        depth: batches that may be on their way.
+        buffers: where shared ones go back to.
+    """
+
+    def __init__(self, pool: Executor, depth: int, buffers: Buffers) -> None:
+        self._pool = pool
+        self._depth = depth
+        self._buffers = buffers
+        self._jobs: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._is_writing = False
+        self._error: BaseException | None = None
+
+    def submit(
+        self, region: Region, compress: Compress, buffer: bytearray, lengths: array[int], *, is_shared: bool
+    ) -> None:
+        """Adds a batch, as for `compress_blocks`; blocks while too many are on their way.
+
+        Raises:
+            OSError: an earlier one could not be written.
+        """
+        with self._changed:
+            while len(self._jobs) >= self._depth and self._error is None:
+                self._changed.wait()
+            self._check()
+            future = self._pool.submit(compress_blocks, compress, buffer, lengths)
+            self._jobs.append(_Job(region, buffer, is_shared, future))
+        future.add_done_callback(self._advance)
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Blocks until enough is written.
+
+        Args:
+            is_done: asked after each batch, and said to be so when there is none left.
+
+        Raises:
+            OSError: something could not be written.
+        """
+        with self._changed:
+            while (self._jobs or self._is_writing) and self._error is None and not is_done():
+                self._changed.wait()
+            self._check()
+
+    def close(self) -> None:
+        """Forgets what is not written; nothing will be when this returns."""
+        with self._changed:
+            jobs = list(self._jobs)
+            self._jobs.clear()
+            while self._is_writing:
+                self._changed.wait()
+        for job in jobs:
+            job.future.cancel()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _advance(self, _: object) -> None:
+        """Writes the batches at the front that are ready, unless another thread is at it, which will see them."""
+        with self._changed:
+            if self._is_writing:
+                return
+            self._is_writing = True
+        while True:
+            with self._changed:
+                if not self._jobs or not self._jobs[0].future.done():
+                    self._is_writing = False
+                    self._changed.notify_all()
+                    return
+                job = self._jobs.popleft()
+            try:
+                words, pieces = job.future.result()
+                job.region.append(words, pieces)
+            except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits for it
+                with self._changed:
+                    self._error = error
+                    self._jobs.clear()
+            if job.is_shared:
+                self._buffers.give(job.buffer)
+            with self._changed:
+                self._changed.notify_all()
+
+
 class RunWriter:
     """Makes the run of one layer while it streams; see `fastpull.sinks.base.LayerWriter`.
 
@@ -177,9 +275,9 @@ class RunWriter:
         run: to be filled.
         entries: of the layer.
         blocks: how they are made.
-        pool: compresses; the layer's own thread cuts and writes.
+        pool: compresses and writes; the layer's own thread cuts.
         buffers: of `buffer_size` bytes.
-        depth: batches that may be with the pool at once.
+        depth: batches that may be on their way at once.
         wanted: for each entry whether its blocks are needed.
         fail: makes an error of an OSError.
     """
@@ -199,13 +297,11 @@ class RunWriter:
         self.run = run
         self._entries = entries
         self._format = blocks
-        self._pool = pool
+        self._line = _Line(pool, depth, buffers)
         self._buffers = buffers
-        self._depth = depth
         self._fail = fail
         self._buffer = buffers.take()
         self._cutter = BlockCutter(entries, blocks.block_size, blocks.fragments, self._buffer, wanted)
-        self._jobs: deque[_Job] = deque()
         self._fragment = bytearray()
         self._fragment_count = 0
         self._known: dict[bytes, int] = {}  # slots by fingerprint
@@ -238,14 +334,13 @@ class RunWriter:
         self._submit_blocks()
         if self._fragment:
             self._submit_fragment()
-        while self._jobs:
-            self._write_next()
+        with self._errors():
+            self._line.wait(lambda: False)
         self.run.firsts = array("Q", self._cutter.firsts_bytes())
 
     def close(self) -> None:
         """Forgets what was not written."""
-        while self._jobs:
-            self._jobs.popleft().future.cancel()
+        self._line.close()
 
     def _pack(self, data: bytes, entries: bytes, lengths: bytes) -> None:
         """Puts tails into fragment blocks, each content once."""
@@ -280,41 +375,31 @@ class RunWriter:
         return self._sums[slot] == hashlib.sha256(tail).digest()
 
     def _read_fragment(self, number: int) -> bytes:
-        while number >= len(self.run.fragments.words):
-            self._write_next()
-        try:
-            return self.run.fragments.read(number, self._format.compressor.decompress_metadata, self._format.block_size)
-        except OSError as error:
-            raise self._fail(error) from error
+        fragments, form = self.run.fragments, self._format
+        with self._errors():
+            self._line.wait(lambda: number < len(fragments.words))
+            return fragments.read(number, form.compressor.decompress_metadata, form.block_size)
 
     def _submit_blocks(self) -> None:
         buffer, self._buffer = self._buffer, self._buffers.take()
         lengths = array("I", self._cutter.take(self._buffer))
-        self._submit(self.run.blocks, self._format.compressor.compress, buffer, lengths, is_shared=True)
+        with self._errors():
+            self._line.submit(self.run.blocks, self._format.compressor.compress, buffer, lengths, is_shared=True)
 
     def _submit_fragment(self) -> None:
         fragment, self._fragment = self._fragment, bytearray()
         self._fragment_count += 1
         lengths = array("I", [len(fragment)])
-        self._submit(self.run.fragments, self._format.compressor.compress_metadata, fragment, lengths, is_shared=False)
+        compress = self._format.compressor.compress_metadata
+        with self._errors():
+            self._line.submit(self.run.fragments, compress, fragment, lengths, is_shared=False)
 
-    def _submit(
-        self, region: Region, compress: Compress, buffer: bytearray, lengths: array[int], *, is_shared: bool
-    ) -> None:
-        future = self._pool.submit(compress_blocks, compress, buffer, lengths)
-        self._jobs.append(_Job(region, buffer, is_shared, future))
-        while len(self._jobs) > self._depth or (self._jobs and self._jobs[0].future.done()):
-            self._write_next()
-
-    def _write_next(self) -> None:
-        job = self._jobs.popleft()
-        words, pieces = job.future.result()
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            job.region.append(words, pieces)
+            yield
         except OSError as error:
             raise self._fail(error) from error
-        if job.is_shared:
-            self._buffers.give(job.buffer)
 
 
 def compress_blocks(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.sinks.base import Resources
 from fastpull.sinks.filestaging import FileStaging
-from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport
+from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
 from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION, parse_compression
 from fastpull.sinks.squashfs.format import MAX_U32, check_block_size
 from fastpull.sinks.squashfs.runs import BATCH, BlockFormat, Buffers, Region, Run, RunWriter
@@ -78,6 +78,7 @@ class Squashfs:
         self._resources = Resources()
         self._buffers = Buffers(BATCH + 2 * block_size)
         self._runs: dict[int, Run] = {}
+        self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
         self._pool: Executor | None = None
 
@@ -88,17 +89,19 @@ class Squashfs:
         """See `fastpull.sinks.base.Sink`."""
         self._resources = resources
         self._runs.clear()
+        self._ranks.clear()
         self._cancelled.clear()
         self._staging.create()
         self._pool = ThreadPoolExecutor(resources.workers, "fastpull-compress")
 
-    def layer(self, number: int, entries: EntryTable, wanted: bytearray | None) -> RunWriter:
+    def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> RunWriter:
         """See `fastpull.sinks.base.Sink`."""
         assert self._pool is not None, "the sink has begun"
         if number in self._runs:
             self._forget(self._runs[number])
         with output_errors(self._staging.destination):
-            run = self._runs[number] = Run(Region(self._staging.open_spool()), Region(self._staging.open_spool()))
+            run = self._runs[number] = Run(self._open_blocks(rank), Region(self._staging.open_spool()))
+        self._ranks[number] = rank
         # a batch is there twice, as it came and compressed
         share = self._resources.memory // self._resources.layers // (2 * (BATCH + self._format.block_size))
         return RunWriter(
@@ -116,8 +119,9 @@ class Squashfs:
         """See `fastpull.sinks.base.Sink`."""
         assert self._pool is not None, "the sink has begun"
         runs = [self._runs[number] for number in range(len(tree.indexes))]
+        order = sorted(self._ranks, key=self._ranks.__getitem__)
         with output_errors(self._staging.destination):
-            assembly = Assembly(self._staging.fd, self._format, runs, tree, self._pool, self._check_cancelled)
+            assembly = Assembly(self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled)
             time = created if self._time is None else self._time
             report = assembly.write(time, self._mtime, SquashfsReport(self.path))
             self._staging.publish(self._resources.sync)
@@ -141,6 +145,14 @@ class Squashfs:
         for run in self._runs.values():
             self._forget(run)
         self._runs.clear()
+
+    def _open_blocks(self, rank: int) -> Region:
+        """The place for a layer's blocks: those of the largest need not be copied when the image is put together."""
+        if rank:
+            return Region(self._staging.open_spool())
+        fd = os.dup(self._staging.fd)
+        os.ftruncate(fd, 0)
+        return Region(fd, data_start(self._format.compressor), is_image=True)
 
     @staticmethod
     def _forget(run: Run) -> None:
