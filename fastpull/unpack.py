@@ -79,13 +79,15 @@ class LayerWork:
                 descriptor says goes before all that follows from it.
         """
         reader = BlobReader(blob, self.layer.blob, self.subject)
-        hasher = _HasherAside(self.layer.diff_id, self._helpers)
         scanner = LayerScanner(self.subject)
         writer = sink.layer(self.number, rank, scanner.entries, wanted)
         try:
             stream = inflate(reader, self.subject)
+            has_own_id = not stream.is_plain or self.layer.diff_id.algorithm != self.layer.blob.digest.algorithm
+            hasher = _HasherAside(self.layer.diff_id, self._helpers) if has_own_id else None
             while chunk := stream.read(CHUNK):
-                hasher.update(chunk)
+                if hasher is not None:
+                    hasher.update(chunk)
                 writer.write(chunk, scanner.feed(chunk))
                 self.read = reader.position
                 self.unpacked += len(chunk)
@@ -97,7 +99,7 @@ class LayerWork:
         finally:
             writer.close()
         self._verify(reader)
-        diff_id = hasher.digest()
+        diff_id = self.layer.blob.digest if hasher is None else hasher.digest()
         if diff_id != self.layer.diff_id:
             raise DiffIdMismatch(self.subject, str(self.layer.diff_id), str(diff_id))
         return scanner.index(self.layer.blob.digest, diff_id, self.unpacked)

@@ -9,7 +9,7 @@ import io
 import zlib
 from collections.abc import Generator
 from contextlib import AbstractContextManager
-from typing import IO, Protocol, cast
+from typing import IO, ClassVar, Protocol, cast
 
 import zstandard
 
@@ -34,7 +34,13 @@ _HEAD = 6
 
 
 class Inflated(Protocol):
-    """The uncompressed bytes of a layer."""
+    """The uncompressed bytes of a layer.
+
+    Attributes:
+        is_plain: they are those of the blob.
+    """
+
+    is_plain: ClassVar[bool]
 
     def read(self, size: int, /) -> bytes:
         """Returns up to ``size`` bytes; nothing at the end.
@@ -93,6 +99,8 @@ class _Rewound(io.RawIOBase):
 
 
 class _Plain:
+    is_plain = True
+
     def __init__(self, source: _Rewound) -> None:
         self._source = source
 
@@ -101,6 +109,8 @@ class _Plain:
 
 
 class _Gzip:
+    is_plain = False
+
     def __init__(self, source: _Rewound, subject: str) -> None:
         self._file = open_gzip(fileobj=source, mode="rb")
         self._subject = subject
@@ -112,6 +122,8 @@ class _Gzip:
 
 
 class _Zstd:
+    is_plain = False
+
     def __init__(self, source: _Rewound, subject: str) -> None:
         self._framing = ZstdFraming(source)
         self._subject = subject

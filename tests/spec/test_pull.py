@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -430,13 +431,25 @@ async def test_a_wrong_digest_goes_before_what_follows_from_it(
     await refused(DigestMismatch, reference, tmp_path, settings)
 
 
+@pytest.mark.parametrize("compress", [None, bytes], ids=["gzip", "plain"])
 async def test_a_diff_id_that_does_not_fit_is_refused(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, compress: Callable[[bytes], bytes] | None
 ) -> None:
-    layer = stored([file("a", BIG)])
+    layer = stored([file("a", BIG)], compress)
     reference = publish(registry, StoredLayer(layer.blob, "sha256:" + "0" * 64))
     error = await refused(DiffIdMismatch, reference, tmp_path, settings)
     assert layer.diff_id in str(error)
+
+
+async def test_the_diff_id_of_a_plain_layer_may_be_of_another_algorithm(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    layer = stored([file("a", BIG)], bytes)
+    tar = hashlib.sha512(layer.blob).hexdigest()
+    wrong = publish(registry, StoredLayer(layer.blob, "sha512:" + "0" * 128))
+    error = await refused(DiffIdMismatch, wrong, tmp_path, settings)
+    assert tar in str(error)
+    await pull(publish(registry, StoredLayer(layer.blob, f"sha512:{tar}")), tmp_path / "out", settings)
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 40])
