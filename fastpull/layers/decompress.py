@@ -99,7 +99,7 @@ class _Rewound(io.RawIOBase):
 
 
 class _Plain:
-    is_plain = True
+    is_plain: ClassVar[bool] = True
 
     def __init__(self, source: _Rewound) -> None:
         self._source = source
@@ -109,7 +109,7 @@ class _Plain:
 
 
 class _Gzip:
-    is_plain = False
+    is_plain: ClassVar[bool] = False
 
     def __init__(self, source: _Rewound, subject: str) -> None:
         self._file = open_gzip(fileobj=source, mode="rb")
@@ -122,7 +122,7 @@ class _Gzip:
 
 
 class _Zstd:
-    is_plain = False
+    is_plain: ClassVar[bool] = False
 
     def __init__(self, source: _Rewound, subject: str) -> None:
         self._framing = ZstdFraming(source)

@@ -1,8 +1,12 @@
-"""A real image: Debian with packages of its own and of Python's, built with buildah, unpacked as umoci unpacks it."""
+"""A real image: Debian with packages of its own and of Python's, built with buildah, unpacked as umoci unpacks it.
+
+``FASTPULL_TESTS_IMAGE=full`` takes the large one of the benchmarks, of 1.7 GB.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -14,12 +18,14 @@ from fastpull.config import Settings
 from tests.support.peers import mounted, mounted_by_user, umoci_unpack, unsquash
 from tests.support.trees import Found, as_fuse_shows, look
 
+IMAGE = os.environ.get("FASTPULL_TESTS_IMAGE", "small")
+
 
 @pytest.mark.root
 @pytest.mark.peer("buildah", "debootstrap", "docker-registry", "skopeo", "umoci")
 @pytest.mark.timeout(1200)  # the image is built where it is not there yet
 async def test_the_tree_of_a_real_image_is_umoci_s(settings: Settings, tmp_path: Path) -> None:
-    image = await asyncio.to_thread(find_image, "small")
+    image = await asyncio.to_thread(find_image, IMAGE)
     with serving(image, str(tmp_path)) as reference:
         async with fastpull.Client(settings) as client:
             await client.pull(f"docker://{reference}", tmp_path / "from-registry")
@@ -43,7 +49,7 @@ def differences(ours: dict[bytes, Found], theirs: dict[bytes, Found]) -> dict[by
 async def test_the_squashfs_of_a_real_image_is_umoci_s_tree_for_every_reader(
     settings: Settings, tmp_path: Path
 ) -> None:
-    image = await asyncio.to_thread(find_image, "small")
+    image = await asyncio.to_thread(find_image, IMAGE)
     async with fastpull.Client(settings) as client:
         await client.pull(str(image), tmp_path / "image.sqsh")
     theirs = look(await asyncio.to_thread(umoci_unpack, Path(image.path), image.tag, tmp_path / "bundle"))

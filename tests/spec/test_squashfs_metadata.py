@@ -256,6 +256,12 @@ def test_every_name_of_a_large_directory_can_be_looked_up(tmp_path: Path) -> Non
         assert not (root / "zzz").exists()
 
 
+@pytest.mark.parametrize("reader", ["kernel", "unsquashfs"])
+def test_a_directory_may_have_100_000_entries(reader: str, tmp_path: Path) -> None:
+    image = Image([file(f"{number:06}-{'n' * (number % 50)}") for number in range(100_000)])
+    assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
+
+
 def test_a_time_may_stand_for_all(tmp_path: Path) -> None:
     image = Image(all_types(), mtime=12345)
     found = unsquashed(image.write(tmp_path / "image"), tmp_path / "root")

@@ -1,0 +1,48 @@
+"""System calls that Python's library lacks: one contract for both engines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fastpull import _native
+from fastpull.reference import system
+
+ENGINES = [pytest.param(_native, id="native"), pytest.param(system, id="reference")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_giving_back_a_range_touches_nothing_else(engine: ModuleType, tmp_path: Path) -> None:
+    content = os.urandom(1 << 20)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    fd = os.open(path, os.O_RDWR)
+    engine.give_back(fd, 5000, 500_000)
+    os.close(fd)
+    found = path.read_bytes()
+    assert found[:5000] == content[:5000]
+    assert found[505_000:] == content[505_000:]
+    assert found[5000:505_000] in (bytes(500_000), content[5000:505_000])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_giving_back_where_that_cannot_be_done_is_no_error(engine: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    engine.give_back(fd, 0, 7)
+    os.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_what_was_given_back_takes_no_place_any_more(tmp_path: Path) -> None:
+    fd = os.memfd_create("file")  # in memory, where every kernel can
+    os.write(fd, b"x" * (1 << 20))
+    before = os.fstat(fd).st_blocks
+    _native.give_back(fd, 0, 1 << 19)
+    after = os.fstat(fd)
+    os.close(fd)
+    assert after.st_blocks <= before // 2
+    assert after.st_size == 1 << 20
