@@ -21,11 +21,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastpull.bottleneck import Bottleneck
     from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
     from fastpull.config import Settings, parse_age, parse_size
     from fastpull.engine import PullReport
+    from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
     from fastpull.oci.image import Image, ImageConfig, Layer
@@ -38,10 +40,13 @@ if TYPE_CHECKING:
     from fastpull.sinks.squashfs.assembly import SquashfsReport
     from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sinks.tar import Tar
+    from fastpull.trace import Trace
+    from fastpull.tracefile import TraceFile
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.care",
     "Client": "fastpull.client",
@@ -59,10 +64,13 @@ _HOMES = {
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
+    "StageTime": "fastpull.meter",
     "StoredBlob": "fastpull.cache.store",
     "Squashfs": "fastpull.sinks.squashfs.sink",
     "SquashfsReport": "fastpull.sinks.squashfs.assembly",
     "Tar": "fastpull.sinks.tar",
+    "Trace": "fastpull.trace",
+    "TraceFile": "fastpull.tracefile",
     "Usage": "fastpull.cache.care",
     "Verified": "fastpull.cache.care",
     "WarmReport": "fastpull.client",
@@ -73,6 +81,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Bottleneck",
     "Cache",
     "CachedImage",
     "Client",
@@ -92,8 +101,11 @@ __all__ = [
     "SinkReport",
     "Squashfs",
     "SquashfsReport",
+    "StageTime",
     "StoredBlob",
     "Tar",
+    "Trace",
+    "TraceFile",
     "Usage",
     "Verified",
     "WarmReport",

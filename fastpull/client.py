@@ -7,13 +7,14 @@ import contextlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.engine import Pull, PullReport, Workshop, warm_image
 from fastpull.errors import FastpullError, OutputError
+from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
 from fastpull.progress import OnEvent, Resolved, Retrying, ignore
@@ -25,6 +26,7 @@ from fastpull.sinks.choose import sink_for
 from fastpull.sources.open import open_source
 from fastpull.sources.registry import Means, RegistrySource
 from fastpull.tasks import Budget, Turns, in_thread, task_group
+from fastpull.trace import Stage
 from fastpull.unpack import LAYER_COST
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from fastpull.oci.reference import Reference
     from fastpull.sinks.base import Sink
     from fastpull.sources.base import Source
+    from fastpull.trace import Trace
 
 _FILE_THREADS = 8  # more than the writes that a disk takes at a time
 
@@ -125,6 +128,8 @@ class Client:
         image: str | Image,
         output: str | os.PathLike[str] | Sink,
         platform: str | Platform | None = None,
+        *,
+        trace: Trace | None = None,
     ) -> PullReport:
         """Makes an image's root filesystem.
 
@@ -132,17 +137,19 @@ class Client:
             image: what `resolve` returned, or what it takes.
             output: a sink, or a path as for `sink_for`.
             platform: as for `resolve`.
+            trace: gets a timeline of the work, also when it fails.
 
         Raises:
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
         sink = sink_for(output) if isinstance(output, str | os.PathLike) else output
-        files = self._workshop.files
+        files, meter = self._workshop.files, Meter(trace)
         try:
-            await in_thread(files, sink.begin, self._resources)
+            await in_thread(files, sink.begin, replace(self._resources, meter=meter))
             if isinstance(image, str):
-                image = await self.resolve(image, platform)
-            return await Pull(image, self._source(image.source), sink, self._workshop).run()
+                with meter.image.at(Stage.RESOLVE):
+                    image = await self.resolve(image, platform)
+            return await Pull(image, self._source(image.source), sink, self._workshop, meter).run()
         except BaseException:
             with contextlib.suppress(OutputError):  # what went wrong first is what is to be told
                 await in_thread(files, sink.abort)

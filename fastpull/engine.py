@@ -16,16 +16,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from fastpull.bottleneck import find_bottleneck
+from fastpull.config import available_cores
 from fastpull.errors import DigestMismatch, FastpullError, LayerError, SizeMismatch
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
+from fastpull.meter import Meter, waiting
 from fastpull.progress import Committing, LayerDone, LayerProgress, OnEvent, Warned
 from fastpull.tasks import Turns, in_thread, task_group
+from fastpull.trace import Stage, Wait
 from fastpull.unpack import LayerWork
 
 if TYPE_CHECKING:
+    from fastpull.bottleneck import Bottleneck
     from fastpull.cache.store import Store
     from fastpull.layers.tree import Tree
+    from fastpull.meter import StageTime
     from fastpull.oci.image import Image
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sources.base import Blob, Source
@@ -68,6 +74,8 @@ class PullReport:
         cached_layers: of which nothing was downloaded.
         layers_seconds: until all layers were unpacked and verified.
         merge_seconds, commit_seconds: of what came after.
+        stages: what each stage took, by its name.
+        bottleneck: the stage that most time went to; None if there is none to be named.
     """
 
     image: Image
@@ -78,6 +86,8 @@ class PullReport:
     layers_seconds: float
     merge_seconds: float
     commit_seconds: float
+    stages: dict[str, StageTime]
+    bottleneck: Bottleneck | None
 
     @property
     def seconds(self) -> float:
@@ -93,13 +103,15 @@ class Pull:
         source: that gives the blobs.
         sink: begun already.
         workshop: to work in.
+        meter: counts where the time goes.
     """
 
-    def __init__(self, image: Image, source: Source, sink: Sink, workshop: Workshop) -> None:
+    def __init__(self, image: Image, source: Source, sink: Sink, workshop: Workshop, meter: Meter) -> None:
         self._image = image
         self._sink = sink
         self._workshop = workshop
-        self._blobs = _Blobs(image, source, workshop)
+        self._meter = meter
+        self._blobs = _Blobs(image, source, workshop, meter)
 
     async def run(self) -> PullReport:
         """Does it all.
@@ -107,7 +119,7 @@ class Pull:
         Raises:
             FastpullError: whatever went wrong; the sink is to be aborted then.
         """
-        started = time.monotonic()
+        started, cpu = time.monotonic(), time.thread_time()
         foreseen = await self._in_files(self._foresee)
         indexes = await self._unpack(foreseen)
         if foreseen and [index.columns for index in indexes] != [index.columns for index in foreseen.indexes]:
@@ -118,13 +130,15 @@ class Pull:
         unpacked = time.monotonic()
         tree = foreseen
         if tree is None:
-            tree = await self._in_files(merge, indexes)
+            tree = await self._in_files(self._merge, indexes)
         merged = time.monotonic()
         entries = sum(map(len, indexes))
         self._workshop.on_event(Committing(self._image.source, entries))
         created = self._image.config.created_seconds
         output = await in_thread(self._workshop.files, self._sink.commit, tree, created, abort=self._sink.cancel)
         self._warn(tree, output)
+        ended = time.monotonic()
+        self._meter.loop_cpu_seconds = time.thread_time() - cpu
         return PullReport(
             self._image,
             output,
@@ -133,7 +147,22 @@ class Pull:
             self._blobs.cached,
             unpacked - started,
             merged - unpacked,
-            time.monotonic() - merged,
+            ended - merged,
+            {str(stage): taken for stage, taken in self._meter.stages().items()},
+            self._find_bottleneck(unpacked - started, ended - started),
+        )
+
+    def _merge(self, indexes: list[LayerIndex]) -> Tree:
+        with self._meter.image.at(Stage.MERGE):
+            return merge(indexes)
+
+    def _find_bottleneck(self, layers_seconds: float, seconds: float) -> Bottleneck | None:
+        return find_bottleneck(
+            self._meter.stages(),
+            self._meter.waits(),
+            layers_seconds=layers_seconds,
+            seconds=seconds,
+            cores=available_cores(),
         )
 
     async def _unpack(self, foreseen: Tree | None) -> list[LayerIndex]:
@@ -169,7 +198,7 @@ class Pull:
                 return None
             found.append(index)
         try:
-            return merge(found)
+            return self._merge(found)
         except LayerError:
             return None  # to be said when the layers themselves say so
 
@@ -199,7 +228,7 @@ async def warm_image(image: Image, source: Source, workshop: Workshop, rank: int
         workshop: to work in.
         rank: of several images at once the lowest gets its connections first.
     """
-    blobs = _Blobs(image, source, workshop)
+    blobs = _Blobs(image, source, workshop, Meter())
     async with blobs.progress(), task_group() as group:
         for number in range(len(image.layers)):
             group.create_task(blobs.use(number, rank, LayerWork.verify))
@@ -208,11 +237,12 @@ async def warm_image(image: Image, source: Source, workshop: Workshop, rank: int
 class _Blobs:
     """The blobs of an image's layers: opened, worked on when it is their turn, and accepted or rejected."""
 
-    def __init__(self, image: Image, source: Source, workshop: Workshop) -> None:
+    def __init__(self, image: Image, source: Source, workshop: Workshop, meter: Meter) -> None:
         self._image = image
         self._source = source
         self._workshop = workshop
         self._active: dict[int, LayerWork] = {}
+        self._parts = [meter.layer(number, self._title(number)) for number in range(len(image.layers))]
         self.cached = 0
 
     async def use(self, number: int, rank: int, work_on: Callable[[LayerWork, Blob], T]) -> T:
@@ -229,8 +259,9 @@ class _Blobs:
         layer, source = self._image.layers[number], self._image.source
         while True:
             subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
-            work = LayerWork(layer, number, subject, self._workshop.helpers)
-            async with self._source.open_blob(layer.blob, rank) as blob:
+            part = self._parts[number]
+            work = LayerWork(layer, number, subject, self._workshop.helpers, part)
+            async with self._source.open_blob(layer.blob, rank, part) as blob:
                 try:
                     result = await self._on_thread(work, rank, work_on, blob)
                 except (DigestMismatch, SizeMismatch) as error:
@@ -252,7 +283,9 @@ class _Blobs:
                 return result
 
     async def _on_thread(self, work: LayerWork, rank: int, work_on: Callable[[LayerWork, Blob], T], blob: Blob) -> T:
-        with await self._workshop.turns.acquire(rank):
+        with self._parts[work.number].lane(Stage.READ) as lane, waiting(lane, Wait.TURN):
+            turn = await self._workshop.turns.acquire(rank)
+        with turn:
             self._active[work.number] = work
             try:
                 return await in_thread(self._workshop.workers, work_on, work, blob, abort=blob.abort)
@@ -275,6 +308,10 @@ class _Blobs:
         finally:
             ticker.cancel()
             await asyncio.wait({ticker})
+
+    def _title(self, number: int) -> str:
+        blob = self._image.layers[number].blob
+        return f"layer {number + 1} of {len(self._image.layers)}, {blob.digest.short}, {blob.size} bytes"
 
     def _tell(self, work: LayerWork) -> None:
         blob = work.layer.blob

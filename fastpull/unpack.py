@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 from fastpull.errors import DecompressError, DiffIdMismatch, LayerError, TarError
 from fastpull.layers.decompress import inflate
 from fastpull.layers.scan import LayerScanner
+from fastpull.meter import clock
 from fastpull.oci.digest import Digest
 from fastpull.sources.base import BlobReader
 from fastpull.tasks import Strand
+from fastpull.trace import Stage
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from fastpull.layers.index import LayerIndex
+    from fastpull.meter import Part, Watch
     from fastpull.oci.image import Layer
     from fastpull.sinks.base import Sink
     from fastpull.sources.base import Blob
@@ -37,6 +40,7 @@ class LayerWork:
         number: of the layer in its image, 0 for the base.
         subject: the layer's name in messages.
         helpers: threads for what need not be done in the layer's own.
+        part: counts where the time goes.
 
     Attributes:
         read: bytes of the blob so far; other threads may look.
@@ -44,11 +48,12 @@ class LayerWork:
         fingerprint: of the blob, once it is verified.
     """
 
-    def __init__(self, layer: Layer, number: int, subject: str, helpers: Executor) -> None:
+    def __init__(self, layer: Layer, number: int, subject: str, helpers: Executor, part: Part) -> None:
         self.layer = layer
         self.number = number
         self.subject = subject
         self._helpers = helpers
+        self._part = part
         self.read = 0
         self.unpacked = 0
         self.fingerprint = ""
@@ -60,7 +65,8 @@ class LayerWork:
             SizeMismatch, DigestMismatch: it is not what its descriptor says.
         """
         if not blob.is_trusted:
-            self._verify(BlobReader(blob, self.layer.blob, self.subject))
+            with self._part.watch() as watch:
+                self._verify(BlobReader(blob, self.layer.blob, self.subject, watch))
 
     def unpack(self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None) -> LayerIndex:
         """Reads, hashes, inflates, hashes, scans and writes the layer.
@@ -78,28 +84,40 @@ class LayerWork:
             FastpullError: something is wrong with the blob, the layer, or the output. That a blob is not what its
                 descriptor says goes before all that follows from it.
         """
-        reader = BlobReader(blob, self.layer.blob, self.subject)
+        with self._part.watch() as watch:
+            return self._unpack(blob, sink, rank, wanted, watch)
+
+    def _unpack(self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, watch: Watch) -> LayerIndex:
+        reader = BlobReader(blob, self.layer.blob, self.subject, watch)
         scanner = LayerScanner(self.subject)
         writer = sink.layer(self.number, rank, scanner.entries, wanted)
         try:
             stream = inflate(reader, self.subject)
             has_own_id = not stream.is_plain or self.layer.diff_id.algorithm != self.layer.blob.digest.algorithm
-            hasher = _HasherAside(self.layer.diff_id, self._helpers) if has_own_id else None
+            hasher = _HasherAside(self.layer.diff_id, self._helpers, self._part) if has_own_id else None
             while chunk := stream.read(CHUNK):
+                inflated = clock()
                 if hasher is not None:
                     hasher.update(chunk)
+                handed = clock()
                 writer.write(chunk, scanner.feed(chunk))
                 self.read = reader.position
                 self.unpacked += len(chunk)
+                watch.step(inflated, handed, clock())
+            inflated = clock()
             scanner.finish()
             writer.finish()
+            watch.step(inflated, inflated, clock())
         except (DecompressError, TarError, LayerError):
             self._verify(reader)
             raise
         finally:
             writer.close()
         self._verify(reader)
+        verified = clock()
         diff_id = self.layer.blob.digest if hasher is None else hasher.digest()
+        hashed = clock()
+        watch.step(verified, hashed, hashed)
         if diff_id != self.layer.diff_id:
             raise DiffIdMismatch(self.subject, str(self.layer.diff_id), str(diff_id))
         return scanner.index(self.layer.blob.digest, diff_id, self.unpacked)
@@ -117,11 +135,13 @@ class _HasherAside:
     Args:
         expected: a digest of the algorithm that is to be used.
         executor: whose thread.
+        part: counts where the time goes.
     """
 
-    def __init__(self, expected: Digest, executor: Executor) -> None:
+    def __init__(self, expected: Digest, executor: Executor, part: Part) -> None:
         self._hasher = expected.hasher()
         self._strand = Strand(executor, _DEPTH)
+        self._part = part
         self._chunks: list[bytes] = []
 
     def update(self, chunk: bytes) -> None:
@@ -141,5 +161,6 @@ class _HasherAside:
         self._strand.submit(self._hash, chunks)
 
     def _hash(self, chunks: list[bytes]) -> None:
-        for chunk in chunks:
-            self._hasher.update(chunk)
+        with self._part.at(Stage.HASH):
+            for chunk in chunks:
+                self._hasher.update(chunk)

@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from fastpull.errors import FastpullError, RateLimited, TransportError
+from fastpull.meter import clock, waiting
 from fastpull.registry.ranges import FIRST_RANGE, MIB, RangePlan
 from fastpull.registry.retry import Backoff, is_transient
 from fastpull.tasks import Budget, in_thread, task_group
+from fastpull.trace import Stage, Wait
 
 if TYPE_CHECKING:
+    from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
-    from fastpull.registry.client import RegistryClient
+    from fastpull.registry.client import BlobBody, RegistryClient
     from fastpull.registry.lanes import Lanes
     from fastpull.tasks import Turn
+    from fastpull.trace import Lane
 
 _BATCH = MIB
 """Bytes that are collected before they are written: a write per received piece costs three times as much."""
@@ -48,11 +53,12 @@ class _RangesIgnored(Exception):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A range on its way: ``start`` moves on as bytes come, ``turn`` is for one connection."""
+    """A range on its way: ``start`` moves on as bytes come; ``turn`` is for a connection, asked for at ``asked``."""
 
     start: int
     stop: int
     turn: Turn
+    asked: float
 
 
 class Download:
@@ -66,6 +72,7 @@ class Download:
         rank: of several downloads at once the lowest gets its connections first.
         budget: of memory.
         executor: for blocking writes.
+        part: counts where the time goes.
     """
 
     backoff = Backoff()
@@ -80,6 +87,7 @@ class Download:
         rank: int,
         budget: Budget,
         executor: Executor,
+        part: Part,
     ) -> None:
         self._client = client
         self._repository = repository
@@ -88,6 +96,7 @@ class Download:
         self._rank = rank
         self._budget = budget
         self._executor = executor
+        self._part = part
         self._answered = asyncio.Event()
         self._is_whole = False
 
@@ -100,7 +109,8 @@ class Download:
         try:
             await self._fetch_ranges()
         except _RangesIgnored:
-            await self._fetch(_Stretch(0, self._descriptor.size, await self._acquire()), alone=True)
+            asked = clock()
+            await self._fetch(_Stretch(0, self._descriptor.size, await self._acquire(), asked), alone=True)
 
     async def _fetch_ranges(self) -> None:
         plan = RangePlan(self._target.gaps())
@@ -108,16 +118,18 @@ class Download:
         if first is None:
             return
         async with task_group() as group:
-            probe = self._start(group, _Stretch(*first, await self._acquire()), alone=True)
+            asked = clock()
+            probe = self._start(group, _Stretch(*first, await self._acquire(), asked), alone=True)
             probe.add_done_callback(lambda _: self._answered.set())
             await self._answered.wait()
             while not self._is_whole:
+                asked = clock()
                 turn = await self._acquire()
                 span = plan.take(self._lanes.pace.range_size)
                 if span is None:
                     turn.release()
                     break
-                self._start(group, _Stretch(*span, turn))
+                self._start(group, _Stretch(*span, turn, asked))
 
     def _start(self, group: asyncio.TaskGroup, stretch: _Stretch, *, alone: bool = False) -> asyncio.Task[None]:
         task = group.create_task(self._fetch(stretch, alone=alone))
@@ -140,7 +152,8 @@ class Download:
                 before = stretch.start
                 try:
                     async with self._budget.hold(STREAM_COST):
-                        await self._stream(stretch, alone)
+                        with self._part.lane(Stage.DOWNLOAD) as lane:
+                            await self._stream(stretch, alone, lane)
                 except FastpullError as error:
                     attempt = 1 if stretch.start > before else attempt + 1
                     if attempt >= self.backoff.attempts or not is_transient(error):
@@ -148,6 +161,7 @@ class Download:
                     if isinstance(error, RateLimited) or getattr(error, "status", None) == 503:
                         self._lanes.slow_down()
                     stretch.turn.release()
+                    stretch.asked = clock()
                     pause = self.backoff.pause_seconds(attempt)
                     self._client.on_retry(self._client.name, error, pause)
                     await asyncio.sleep(pause)
@@ -155,29 +169,40 @@ class Download:
         finally:
             stretch.turn.release()
 
-    async def _stream(self, stretch: _Stretch, alone: bool) -> None:
-        async with self._client.open_range(self._repository, self._descriptor, stretch.start, stretch.stop) as body:
+    async def _stream(self, stretch: _Stretch, alone: bool, lane: Lane) -> None:
+        lane.wait(stretch.asked, clock(), Wait.CONNECTION)
+        async with AsyncExitStack() as stack:
+            with waiting(lane, Wait.ANSWER):
+                answer = self._client.open_range(self._repository, self._descriptor, stretch.start, stretch.stop)
+                body = await stack.enter_async_context(answer)
+            answered = clock()
             if body.is_whole:
                 if not alone:
                     raise _RangesIgnored
                 self._is_whole = True
                 stretch.stop = body.stop
-            gaps = self._target.gaps()  # what is there may have been verified: it is never written again
-            self._answered.set()
-            at = body.start
-            async with _Batches(self._target, self._executor) as batches:
-                while piece := await body.piece():
-                    if len(piece) > body.stop - at:
-                        raise TransportError(body.host, f"more than the {body.stop - body.start} bytes it announced")
-                    for offset, part in clipped(at, piece, gaps):
-                        await batches.put(offset, part)
-                    at += len(piece)
-                    stretch.start = max(stretch.start, at)
-                    self._lanes.received(len(piece))
-            if at < body.stop:
-                raise TransportError(
-                    body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes"
-                )
+            try:
+                await self._receive(body, stretch)
+            finally:
+                lane.work(answered, clock(), size=stretch.start - body.start)
+
+    async def _receive(self, body: BlobBody, stretch: _Stretch) -> None:
+        gaps = self._target.gaps()  # what is there may have been verified: it is never written again
+        self._answered.set()
+        at = body.start
+        async with _Batches(self._target, self._executor, self._part) as batches:
+            while piece := await body.piece():
+                if len(piece) > body.stop - at:
+                    raise TransportError(body.host, f"more than the {body.stop - body.start} bytes it announced")
+                for offset, part in clipped(at, piece, gaps):
+                    await batches.put(offset, part)
+                at += len(piece)
+                stretch.start = max(stretch.start, at)
+                self._lanes.received(len(piece))
+        if at < body.stop:
+            raise TransportError(
+                body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes"
+            )
 
 
 def clipped(offset: int, piece: bytes, gaps: Iterable[Span]) -> Iterator[tuple[int, bytes]]:
@@ -194,9 +219,10 @@ def clipped(offset: int, piece: bytes, gaps: Iterable[Span]) -> Iterator[tuple[i
 class _Batches:
     """Collects the pieces of a stream and writes them in batches, one while the next is collected."""
 
-    def __init__(self, target: Target, executor: Executor) -> None:
+    def __init__(self, target: Target, executor: Executor, part: Part) -> None:
         self._target = target
         self._executor = executor
+        self._part = part
         self._pieces: list[bytes] = []
         self._offset = 0
         self._size = 0
@@ -222,9 +248,13 @@ class _Batches:
     async def _flush(self) -> None:
         await self._written()
         if self._size:
-            write = in_thread(self._executor, self._target.write, self._offset, self._pieces)
+            write = in_thread(self._executor, self._write, self._offset, self._pieces)
             self._writing = asyncio.create_task(write)
             self._offset, self._pieces, self._size = self._offset + self._size, [], 0
+
+    def _write(self, offset: int, pieces: Sequence[bytes]) -> None:
+        with self._part.at(Stage.STORE):
+            self._target.write(offset, pieces)
 
     async def _written(self) -> None:
         if self._writing is not None:

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from fastpull.meter import Meter
+
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
     from fastpull.tarstage import EntryTable, Spans
@@ -20,12 +22,14 @@ class Resources:
         layers: how many layers may be written side by side, at most.
         memory: bytes for buffers, of all layers together.
         sync: the output has to be on its disk before it appears.
+        meter: counts where the time goes.
     """
 
     workers: int = 1
     layers: int = 1
     memory: int = 64 << 20
     sync: bool = False
+    meter: Meter = field(default_factory=Meter)
 
 
 @dataclass(slots=True)

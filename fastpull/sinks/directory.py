@@ -24,6 +24,7 @@ from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_
 from fastpull.sinks.staging import Staging, output_errors
 from fastpull.tarstage import FileWriter, remove_tree
 from fastpull.tasks import Aborted
+from fastpull.trace import Stage
 
 if TYPE_CHECKING:
     from fastpull.tarstage import EntryTable, Spans
@@ -55,14 +56,14 @@ class Directory:
         self._staging = Staging(path, force)
         self._writers: dict[int, _LayerFiles] = {}
         self._cancelled = threading.Event()
-        self._sync = False
+        self._resources = Resources()
 
     def __repr__(self) -> str:
         return f"<Directory {self.path!r}>"
 
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
-        self._sync = resources.sync
+        self._resources = resources
         self._writers.clear()
         self._cancelled.clear()
         self._staging.create()
@@ -77,9 +78,11 @@ class Directory:
     def commit(self, tree: Tree, _created: int = 0, /) -> SinkReport:
         """See `fastpull.sinks.base.Sink`."""
         report = SinkReport(self.path)
-        with output_errors(self._staging.destination):
+        part = self._resources.meter.image
+        with output_errors(self._staging.destination), part.at(Stage.COMMIT):
             _Commit(self._staging, self._ownership, self._writers, tree, report, self._cancelled).run()
-        left = self._staging.publish(self._sync)
+        with part.at(Stage.PUBLISH):
+            left = self._staging.publish(self._resources.sync)
         if left is not None:
             report.warnings.append(f"the output is complete, but what it replaces could not be removed ({left})")
         return report

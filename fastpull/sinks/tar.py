@@ -22,6 +22,7 @@ from fastpull.sinks.stdout import StandardOutput
 from fastpull.sinks.stream import Stream
 from fastpull.tarstage import PayloadWriter
 from fastpull.tasks import Aborted
+from fastpull.trace import Stage
 
 if TYPE_CHECKING:
     from fastpull.tarstage import EntryTable, Spans
@@ -54,14 +55,14 @@ class Tar:
         self._mtime = mtime
         self._layers: dict[int, _LayerPayload] = {}
         self._cancelled = threading.Event()
-        self._sync = False
+        self._resources = Resources()
 
     def __repr__(self) -> str:
         return f"<Tar {self.path!r}>"
 
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
-        self._sync = resources.sync
+        self._resources = resources
         self._cancelled.clear()
         self._staging.create()
 
@@ -76,11 +77,13 @@ class Tar:
     def commit(self, tree: Tree, _created: int = 0, /) -> SinkReport:
         """See `fastpull.sinks.base.Sink`."""
         report = SinkReport(self.path)
-        with output_errors(self._staging.destination):
+        part = self._resources.meter.image
+        with output_errors(self._staging.destination), part.at(Stage.COMMIT):
             stream = Stream(self._staging.fd, self._check_cancelled, skip_holes=self._staging.is_file)
             _Archive(stream, tree, self._layers, self._mtime, report).write()
         self._discard_layers()
-        self._staging.publish(self._sync)
+        with part.at(Stage.PUBLISH):
+            self._staging.publish(self._resources.sync)
         return report
 
     def cancel(self) -> None:

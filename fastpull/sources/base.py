@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 import xxhash
 
 from fastpull.errors import DigestMismatch, SizeMismatch
+from fastpull.meter import clock
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
+    from fastpull.meter import Part, Watch
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
@@ -61,12 +63,13 @@ class Source(Protocol):
             NotFound, NoMatchingPlatform, AccessDenied, UnsupportedMediaType, MalformedDocument, DigestMismatch.
         """
 
-    def open_blob(self, descriptor: Descriptor, rank: int) -> AbstractAsyncContextManager[Blob]:
+    def open_blob(self, descriptor: Descriptor, rank: int, part: Part) -> AbstractAsyncContextManager[Blob]:
         """Opens a blob; it begins to come at once.
 
         Args:
             descriptor: of the blob.
             rank: of several blobs at once the lowest comes first.
+            part: counts where the time goes.
         """
 
 
@@ -77,6 +80,7 @@ class BlobReader(io.RawIOBase):
         blob: to be read.
         descriptor: what it should be.
         subject: what it is, for messages.
+        watch: of the thread that reads.
 
     Attributes:
         position: how many bytes were read.
@@ -85,9 +89,10 @@ class BlobReader(io.RawIOBase):
     chunk_size = 128 << 10
     """At most so much at a time: it is hashed, and then inflated, while it is in the processor's cache."""
 
-    def __init__(self, blob: Blob, descriptor: Descriptor, subject: str) -> None:
+    def __init__(self, blob: Blob, descriptor: Descriptor, subject: str, watch: Watch) -> None:
         self._blob = blob
         self._subject = subject
+        self._watch = watch
         self._descriptor = descriptor
         self._hasher = descriptor.digest.hasher()
         self._fingerprint = xxhash.xxh3_64()
@@ -99,12 +104,18 @@ class BlobReader(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what every caller passes
         """Reads the next bytes; blocks until there are some."""
-        size = self._blob.readinto(memoryview(buffer)[: self.chunk_size], self.position)
-        if size:
-            read = memoryview(buffer)[:size]
-            self._hasher.update(read)
-            self._fingerprint.update(read)
-            self.position += size
+        start, got = clock(), None
+        try:
+            size = self._blob.readinto(memoryview(buffer)[: self.chunk_size], self.position)
+            got = clock()
+            if size:
+                read = memoryview(buffer)[:size]
+                self._hasher.update(read)
+                self._fingerprint.update(read)
+                self.position += size
+        finally:
+            stop = clock()
+            self._watch.read(start, got or stop, stop, may_wait=not self._blob.is_cached)
         return size
 
     def verify(self) -> str:

@@ -19,6 +19,7 @@ from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import Aborted
 
 if TYPE_CHECKING:
+    from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
@@ -118,7 +119,12 @@ class LayoutSource:
         raise NoMatchingPlatform(name, str(platform), tuple(dict.fromkeys(available)))
 
     @asynccontextmanager
-    async def open_blob(self, descriptor: Descriptor, rank: int) -> AsyncIterator[Blob]:  # noqa: ARG002  # nothing waits
+    async def open_blob(
+        self,
+        descriptor: Descriptor,
+        rank: int,  # noqa: ARG002  # nothing waits
+        part: Part,  # noqa: ARG002
+    ) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         fd = self._open(descriptor.digest)
         try:

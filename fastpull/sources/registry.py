@@ -14,6 +14,7 @@ import xxhash
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
 from fastpull.errors import SizeMismatch
+from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
@@ -21,10 +22,12 @@ from fastpull.progress import OnEvent, Waiting
 from fastpull.registry.download import Download
 from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import Aborted, Budget, in_thread, task_group
+from fastpull.trace import Stage, Wait
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
     from fastpull.cache.store import CachedBlob, Store
+    from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
@@ -165,18 +168,19 @@ class RegistrySource:
         return document
 
     @asynccontextmanager
-    async def open_blob(self, descriptor: Descriptor, rank: int) -> AsyncIterator[Blob]:
+    async def open_blob(self, descriptor: Descriptor, rank: int, part: Part) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         cached = await self._find(descriptor)
         if cached is None:
             lock = self._means.store.lock(descriptor.digest)
             if not lock.try_acquire():
                 self._means.on_event(Waiting(str(self._reference), descriptor.digest))
-                await lock.acquire()
+                with part.lane(Stage.DOWNLOAD) as lane, waiting(lane, Wait.OTHERS):
+                    await lock.acquire()
             try:
                 cached = await self._find(descriptor)  # published while we waited
                 if cached is None:
-                    async with self._download(descriptor, rank, lock) as coming:
+                    async with self._download(descriptor, rank, lock, part) as coming:
                         yield coming
                     return
             finally:
@@ -198,7 +202,7 @@ class RegistrySource:
         return None
 
     @asynccontextmanager
-    async def _download(self, descriptor: Descriptor, rank: int, lock: FileLock) -> AsyncIterator[Blob]:
+    async def _download(self, descriptor: Descriptor, rank: int, lock: FileLock, part: Part) -> AsyncIterator[Blob]:
         means = self._means
         stopped = threading.Event()
         partial = await in_thread(
@@ -219,6 +223,7 @@ class RegistrySource:
             rank=rank,
             budget=means.budget,
             executor=means.executor,
+            part=part,
         )
         try:
             async with task_group() as group:  # a failed download ends at once what is done with the blob

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fastpull.errors import NotFound
+from fastpull.meter import Meter
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
 from fastpull.registry.download import Download
@@ -67,7 +68,9 @@ async def test_a_failed_download_gives_back_every_connection() -> None:
     blob = Descriptor("application/octet-stream", Digest.of(b""), SIZE)
     with ThreadPoolExecutor(2) as executor:
         for _ in range(3):
-            download = Download(client, "a", blob, Target(), rank=0, budget=Budget(1 << 30), executor=executor)
+            download = Download(
+                client, "a", blob, Target(), rank=0, budget=Budget(1 << 30), executor=executor, part=Meter().image
+            )
             with pytest.raises(NotFound):
                 await asyncio.wait_for(download.run(), 10)
             await asyncio.sleep(0)

@@ -9,11 +9,12 @@ import os
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fastpull.meter import waiting
 from fastpull.sinks.base import SinkReport
 from fastpull.sinks.squashfs.format import DEDUPLICATED, NO_FRAGMENT, NO_FRAGMENTS, SUPERBLOCK_SIZE
 from fastpull.sinks.squashfs.inodes import FileLayout
@@ -22,10 +23,12 @@ from fastpull.sinks.squashfs.runs import BlockFormat, Run, compress_blocks
 from fastpull.sinks.squashfs.tables import Fragment
 from fastpull.sinks.squashfs.writer import make_metadata
 from fastpull.tarstage import give_back, start_writeback
+from fastpull.trace import Stage, Wait
 from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Origin, Tree
+    from fastpull.meter import Part
     from fastpull.sinks.squashfs.compressors import Compressor
 
 _COPY = 16 << 20  # bytes that are copied between two looks at whether to go on
@@ -68,6 +71,7 @@ class Assembly:
         tree: what the image has to be.
         pool: copies and packs.
         check: called often; raises if nobody wants the image any more.
+        part: counts where the time goes.
 
     Raises:
         OutputError: the format cannot hold something.
@@ -83,6 +87,7 @@ class Assembly:
         tree: Tree,
         pool: Executor,
         check: Callable[[], None],
+        part: Part,
     ) -> None:
         self._fd = fd
         self._format = blocks
@@ -91,6 +96,7 @@ class Assembly:
         self._tree = tree
         self._pool = pool
         self._check = check
+        self._part = part
         # tails that are equal stand together, as the directories that were copied did
         self._held_fragment = lru_cache(_HELD_FRAGMENTS)(self._read_fragment)
 
@@ -101,30 +107,36 @@ class Assembly:
         metadata. Only what is in the file already is brought together first: it may be in the way.
         """
         compressor, form = self._format.compressor, self._format
-        plan = make_plan(self._tree, self._runs, self._order, form.block_size, self)
+        with self._part.at(Stage.PLAN):
+            plan = make_plan(self._tree, self._runs, self._order, form.block_size, self)
         repacked = [self._pool.submit(self._repack, compressor, tails) for tails in plan.repacked]
         start = data_start(compressor)
-        copying = self._pool.submit(self._copy_data, plan, self._gather(plan, start))
+        with self._part.at(Stage.GATHER):
+            at = self._gather(plan, start)
+        copying = self._pool.submit(self._copy_data, plan, at)
         fragments, at = self._place_fragments(plan, start + plan.data_size)
+        self._wait(repacked)
         for future in repacked:
             word, packed = future.result()
             fragments.append(Fragment(at, word))
             at = pwrite_all(self._fd, at, [packed])
         layouts = _Layouts(self._tree, self._runs, plan, form.block_size, start)
-        metadata = make_metadata(
-            self._tree,
-            layouts.of,
-            fragments,
-            block_size=form.block_size,
-            compressor=compressor,
-            data_end=at,
-            time=time,
-            mtime=mtime,
-            flags=DEDUPLICATED if form.fragments else DEDUPLICATED | NO_FRAGMENTS,
-            check=self._check,
-        )
-        pwrite_all(self._fd, at, [metadata.body])
-        pwrite_all(self._fd, SUPERBLOCK_SIZE, [compressor.options()])
+        with self._part.at(Stage.METADATA):
+            metadata = make_metadata(
+                self._tree,
+                layouts.of,
+                fragments,
+                block_size=form.block_size,
+                compressor=compressor,
+                data_end=at,
+                time=time,
+                mtime=mtime,
+                flags=DEDUPLICATED if form.fragments else DEDUPLICATED | NO_FRAGMENTS,
+                check=self._check,
+            )
+            pwrite_all(self._fd, at, [metadata.body])
+            pwrite_all(self._fd, SUPERBLOCK_SIZE, [compressor.options()])
+        self._wait([copying])
         copying.result()
         pwrite_all(self._fd, 0, [metadata.superblock])
         report.inodes = metadata.inodes
@@ -140,6 +152,10 @@ class Assembly:
         if metadata.dropped_xattrs:
             report.left_out["xattrs"] += metadata.dropped_xattrs
         return report
+
+    def _wait(self, futures: Sequence[Future[Any]]) -> None:
+        with self._part.lane(Stage.METADATA) as lane, waiting(lane, Wait.COPY):
+            wait(futures)
 
     def _place_fragments(self, plan: Plan, at: int) -> tuple[list[Fragment], int]:
         """Where the fragment blocks that stay will be, and where they end."""
@@ -161,12 +177,13 @@ class Assembly:
 
     def _copy_data(self, plan: Plan, at: int) -> None:
         """Copies what is taken over of the other files, one part behind the other."""
-        for extent in plan.blocks:
-            blocks = self._runs[extent.layer].blocks
-            if not blocks.is_image:
-                at = self._copy(blocks.fd, extent, at)
-        for extent in plan.kept:
-            at = self._copy(self._runs[extent.layer].fragments.fd, extent, at)
+        with self._part.at(Stage.COPY):
+            for extent in plan.blocks:
+                blocks = self._runs[extent.layer].blocks
+                if not blocks.is_image:
+                    at = self._copy(blocks.fd, extent, at)
+            for extent in plan.kept:
+                at = self._copy(self._runs[extent.layer].fragments.fd, extent, at)
 
     def _copy(self, fd: int, extent: Extent, at: int) -> int:
         """Copies a part of a file, and returns where it ends.
@@ -191,6 +208,10 @@ class Assembly:
 
     def _repack(self, compressor: Compressor, tails: Sequence[Tail]) -> tuple[int, bytes]:
         """A new fragment block of tails that are in others; on a thread of the pool."""
+        with self._part.at(Stage.COPY):
+            return self._packed(compressor, tails)
+
+    def _packed(self, compressor: Compressor, tails: Sequence[Tail]) -> tuple[int, bytes]:
         block, held, fragment = bytearray(), (-1, -1), b""
         for tail in tails:
             run, slot = self._runs[tail >> 32], tail & SLOT

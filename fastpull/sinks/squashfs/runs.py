@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from xxhash import xxh3_128_digest
 
 from fastpull.errors import OutputError, printable
+from fastpull.meter import clock
 from fastpull.sinks.squashfs.format import RAW
 from fastpull.tarstage import BlockCutter, start_writeback
+from fastpull.trace import Stage
 from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
+    from fastpull.meter import Part
     from fastpull.sinks.squashfs.compressors import Compressor
     from fastpull.tarstage import EntryTable, Spans
 
@@ -187,12 +190,14 @@ class _Line:
         pool: compresses and writes.
         depth: batches that may be on their way.
         buffers: where shared ones go back to.
+        part: counts where the time goes.
     """
 
-    def __init__(self, pool: Executor, depth: int, buffers: Buffers) -> None:
+    def __init__(self, pool: Executor, depth: int, buffers: Buffers, part: Part) -> None:
         self._pool = pool
         self._depth = depth
         self._buffers = buffers
+        self._part = part
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._is_writing = False
@@ -207,10 +212,10 @@ class _Line:
             OSError: an earlier one could not be written.
         """
         with self._changed:
-            while len(self._jobs) >= self._depth and self._error is None:
-                self._changed.wait()
+            if len(self._jobs) >= self._depth:
+                self._wait_while(lambda: len(self._jobs) >= self._depth)
             self._check()
-            future = self._pool.submit(compress_blocks, compress, buffer, lengths)
+            future = self._pool.submit(self._compress, compress, buffer, lengths)
             self._jobs.append(_Job(region, buffer, is_shared, future))
         future.add_done_callback(self._advance)
 
@@ -224,8 +229,7 @@ class _Line:
             OSError: something could not be written.
         """
         with self._changed:
-            while (self._jobs or self._is_writing) and self._error is None and not is_done():
-                self._changed.wait()
+            self._wait_while(lambda: (self._jobs or self._is_writing) and not is_done())
             self._check()
 
     def close(self) -> None:
@@ -238,9 +242,21 @@ class _Line:
         for job in jobs:
             job.future.cancel()
 
+    def _wait_while(self, is_early: Callable[[], object]) -> None:
+        began = clock()
+        while self._error is None and is_early():
+            self._changed.wait()
+        self._part.waited(began, clock())
+
     def _check(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def _compress(
+        self, compress: Compress, buffer: bytearray, lengths: array[int]
+    ) -> tuple[array[int], list[bytes | memoryview]]:
+        with self._part.at(Stage.COMPRESS):
+            return compress_blocks(compress, buffer, lengths)
 
     def _advance(self, _: object) -> None:
         """Writes the batches at the front that are ready, unless another thread is at it, which will see them."""
@@ -257,7 +273,8 @@ class _Line:
                 job = self._jobs.popleft()
             try:
                 words, pieces = job.future.result()
-                job.region.append(words, pieces)
+                with self._part.at(Stage.APPEND):
+                    job.region.append(words, pieces)
             except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits for it
                 with self._changed:
                     self._error = error
@@ -280,6 +297,7 @@ class RunWriter:
         depth: batches that may be on their way at once.
         wanted: for each entry whether its blocks are needed.
         fail: makes an error of an OSError.
+        part: counts where the time goes.
     """
 
     def __init__(
@@ -293,11 +311,12 @@ class RunWriter:
         depth: int,
         wanted: bytearray | None,
         fail: Callable[[OSError], OutputError],
+        part: Part,
     ) -> None:
         self.run = run
         self._entries = entries
         self._format = blocks
-        self._line = _Line(pool, depth, buffers)
+        self._line = _Line(pool, depth, buffers, part)
         self._buffers = buffers
         self._fail = fail
         self._buffer = buffers.take()

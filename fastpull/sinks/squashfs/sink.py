@@ -20,6 +20,7 @@ from fastpull.sinks.squashfs.format import MAX_U32, check_block_size
 from fastpull.sinks.squashfs.runs import BATCH, BlockFormat, Buffers, Region, Run, RunWriter
 from fastpull.sinks.staging import output_errors
 from fastpull.tasks import Aborted
+from fastpull.trace import Stage
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
@@ -113,6 +114,7 @@ class Squashfs:
             depth=max(1, min(share, 2 * self._resources.workers, _MAX_DEPTH)),
             wanted=wanted,
             fail=self._error,
+            part=self._resources.meter.layer(number),
         )
 
     def commit(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
@@ -121,10 +123,14 @@ class Squashfs:
         runs = [self._runs[number] for number in range(len(tree.indexes))]
         order = sorted(self._ranks, key=self._ranks.__getitem__)
         with output_errors(self._staging.destination):
-            assembly = Assembly(self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled)
+            part = self._resources.meter.image
+            assembly = Assembly(
+                self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled, part
+            )
             time = created if self._time is None else self._time
             report = assembly.write(time, self._mtime, SquashfsReport(self.path))
-            self._staging.publish(self._resources.sync)
+            with part.at(Stage.PUBLISH):
+                self._staging.publish(self._resources.sync)
         self._end()
         return report
 
