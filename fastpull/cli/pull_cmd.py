@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -26,6 +27,7 @@ examples:
   fastpull pull debian:12 -o image.tar
   fastpull pull debian:12 -o - | podman import - debian:12
   digest=$(fastpull pull -q debian:12 -o rootfs/)
+  fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
 An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
 Credentials are read from Docker's config.json, as docker login writes it.
@@ -74,6 +76,9 @@ def add_verb(verbs: Any) -> None:
     )
     add_client_arguments(parser)
     add_output_arguments(parser)
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write a timeline of the pull, also of one that fails, for ui.perfetto.dev"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -97,9 +102,11 @@ def _run(options: argparse.Namespace) -> int:
         fragments=False if options.no_fragments else None,
         mtime=options.mtime,
     )
+    trace_file = _trace_file(options.trace, output)
     with console_for(options, sys.stderr if to_stdout else None) as console:
         try:
-            report = run(_pull(options, settings, sink, console))
+            with trace_file as trace:
+                report = run(_pull(options, settings, sink, console, trace))
         except FastpullError as error:
             console.failure(error)
             return error.exit_code
@@ -108,10 +115,24 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def _pull(
-    options: argparse.Namespace, settings: fastpull.Settings, sink: fastpull.Sink, console: Console
+    options: argparse.Namespace,
+    settings: fastpull.Settings,
+    sink: fastpull.Sink,
+    console: Console,
+    trace: fastpull.Trace | None,
 ) -> fastpull.PullReport:
     async with fastpull.Client(settings, on_event=console.on_event) as client:
-        return await client.pull(options.source, sink, options.platform)
+        return await client.pull(options.source, sink, options.platform, trace=trace)
+
+
+def _trace_file(path: str | None, output: str) -> contextlib.AbstractContextManager[fastpull.Trace | None]:
+    if path is None:
+        return contextlib.nullcontext()
+    if output != "-":
+        inner, outer = os.path.realpath(path), os.path.realpath(output)
+        if os.path.commonpath([inner, outer]) == outer:
+            raise InvalidSetting(path, "the output will be there, write the trace elsewhere")
+    return fastpull.TraceFile(path)
 
 
 def _default_output(source: str) -> str:
@@ -142,4 +163,5 @@ def _words(report: fastpull.PullReport) -> str:
             words.append(f"{size_of(output.hole_bytes)} of holes")
     if report.cached_layers:
         words.append(f"{report.cached_layers} of {layers} layers were cached")
-    return ", ".join(words)
+    line = ", ".join(words)
+    return f"{line}\n{report.bottleneck}" if report.bottleneck else line

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -22,7 +23,7 @@ from fastpull.cli.pull_cmd import _default_output
 from fastpull.cli.words import age_of, size_of
 from fastpull.config import Settings
 from tests.support.layers import file, publish
-from tests.support.processes import run, start
+from tests.support.processes import kill, run, start
 from tests.support.registry import FaultyRegistry, corrupted
 from tests.support.trees import names
 
@@ -184,6 +185,72 @@ async def test_a_failure_is_told_to_people_and_machines(
     assert (ended.code, event["event"], event["type"], event["exit_code"]) == (20, "error", "DigestMismatch", 20)
     assert event["message"] in ended.err
     assert not (tmp_path / "out").exists()
+
+
+async def test_pull_names_the_bottleneck_and_writes_a_trace(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference, trace = publish(registry, [file("a", b"x" * 5000)]), tmp_path / "trace.json"
+    ended = await run("pull", reference, "-o", f"{tmp_path}/out/", "--trace", trace, cache=settings.cache)
+    assert ended.code == 0, ended.err
+    assert re.search(r"^most time went to [a-z ]+ \(\d+% of .* s.*\)$", ended.err, re.MULTILINE)
+    assert json.loads(trace.read_text())["traceEvents"]
+    told = await run("pull", "--json", reference, "-o", f"{tmp_path}/again/", cache=settings.cache)
+    result = json.loads(told.out.splitlines()[-1])
+    assert result["bottleneck"]["stage"] in result["stages"]
+    assert result["stages"]["inflating"]["cpu_seconds"] >= 0
+
+
+async def test_a_failed_pull_leaves_a_trace_without_secrets(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference, trace = publish(registry, [file("a", os.urandom(5000))]), tmp_path / "trace.json"
+    registry.faults.append(corrupted())
+    ended = await run("pull", reference, "-o", tmp_path / "out", "--trace", trace, cache=settings.cache)
+    assert ended.code == 20
+    shown = trace.read_text()
+    assert "downloading" in shown
+    assert registry.address not in shown
+    assert not (tmp_path / "out").exists()
+
+
+async def test_an_interrupted_pull_leaves_a_trace(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    reference, trace, asked = publish(registry, [file("a", b"x" * 5000)]), tmp_path / "trace.json", asyncio.Event()
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    registry.faults.append(never)
+    process = await start("pull", reference, "-o", tmp_path / "out", "--trace", trace, cache=settings.cache)
+    await asyncio.wait_for(asked.wait(), 30)
+    assert (await kill(process, signal.SIGINT)).code == 130
+    assert "reading and verifying" in trace.read_text()
+    assert sorted(os.listdir(tmp_path)) == ["cache", "trace.json"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "code", "words"),
+    [
+        ("no/such/trace.json", 31, "no such directory"),
+        ("", 3, "name of a file"),
+        ("-", 3, "name of a file"),
+        ("out/trace.json", 3, "elsewhere"),
+        ("out", 3, "elsewhere"),
+    ],
+)
+def test_where_a_trace_cannot_be_is_said_before_the_pull(
+    trace: str,
+    code: int,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["pull", "localhost:1/no/such", "-o", "out/", "--trace", trace, "--cache", "cache"]) == code
+    assert words in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
 
 
 async def test_pull_writes_a_tar(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
