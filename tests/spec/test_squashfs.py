@@ -20,7 +20,7 @@ from fastpull.layers.scan import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.sinks.base import Resources, Sink, SinkReport
 from fastpull.sinks.directory import Directory
-from fastpull.sinks.squashfs import runs as runs_module
+from fastpull.sinks.squashfs import run_writer as run_writer_module
 from fastpull.sinks.squashfs.assembly import SquashfsReport
 from fastpull.sinks.squashfs.sink import Squashfs
 from fastpull.tasks import Aborted
@@ -261,7 +261,7 @@ def test_tails_are_found_again_wherever_they_are_and_never_mixed_up(
 ) -> None:
     """Equal ones in the fragment block at hand, in those that were written, in another layer, and beside dead ones."""
     if collide:
-        monkeypatch.setattr(runs_module, "xxh3_128_digest", lambda _: bytes(16))
+        monkeypatch.setattr(run_writer_module, "xxh3_128_digest", lambda _: bytes(16))
     contents = [noise(700, seed) for seed in range(60)]
     order = random.Random(5).choices(range(60), k=300)
     layers = [

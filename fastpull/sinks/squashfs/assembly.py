@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastpull.meter import waiting
 from fastpull.sinks.base import SinkReport
+from fastpull.sinks.squashfs.batches import compress_blocks
 from fastpull.sinks.squashfs.format import DEDUPLICATED, NO_FRAGMENT, NO_FRAGMENTS, SUPERBLOCK_SIZE
 from fastpull.sinks.squashfs.inodes import FileLayout
 from fastpull.sinks.squashfs.plan import SLOT, Blocks, Extent, Plan, Tail, blocks_of, make_plan
-from fastpull.sinks.squashfs.runs import BlockFormat, Run, compress_blocks
 from fastpull.sinks.squashfs.tables import Fragment
 from fastpull.sinks.squashfs.writer import make_metadata
 from fastpull.tarstage import give_back, start_writeback
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fastpull.layers.tree import Origin, Tree
     from fastpull.meter import Part
     from fastpull.sinks.squashfs.compressors import Compressor
+    from fastpull.sinks.squashfs.runs import BlockFormat, Run
 
 _COPY = 16 << 20  # bytes that are copied between two looks at whether to go on
 _HELD_FRAGMENTS = 32

@@ -15,9 +15,11 @@ from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.sinks.base import Resources
 from fastpull.sinks.filestaging import FileStaging
 from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
+from fastpull.sinks.squashfs.batches import BATCH, Buffers
 from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION, parse_compression
 from fastpull.sinks.squashfs.format import MAX_U32, check_block_size
-from fastpull.sinks.squashfs.runs import BATCH, BlockFormat, Buffers, Region, Run, RunWriter
+from fastpull.sinks.squashfs.run_writer import RunWriter
+from fastpull.sinks.squashfs.runs import BlockFormat, Region, Run
 from fastpull.sinks.staging import output_errors
 from fastpull.tasks import Aborted
 from fastpull.trace import Stage

@@ -1,0 +1,165 @@
+"""Writing the run of a layer while it streams.
+
+::
+
+    spans ── BlockCutter ──┬── blocks, a batch at a time ──> compressed on the pool ──> blocks file
+                           └── tails ── the same once ── packed into fragment blocks ──> fragments file
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from xxhash import xxh3_128_digest
+
+from fastpull.errors import OutputError, printable
+from fastpull.sinks.squashfs.batches import BATCH, Batches, Buffers
+from fastpull.sinks.squashfs.runs import NO_SLOT, BlockFormat, Run
+from fastpull.tarstage import BlockCutter
+
+if TYPE_CHECKING:
+    from fastpull.meter import Part
+    from fastpull.tarstage import EntryTable, Spans
+
+_DONE, _FULL, _TOO_LARGE = 0, 1, 2  # what a cutter answers
+
+
+class RunWriter:
+    """Makes the run of one layer while it streams; see `fastpull.sinks.base.LayerWriter`.
+
+    Args:
+        run: to be filled.
+        entries: of the layer.
+        blocks: how they are made.
+        pool: compresses and writes; the layer's own thread cuts.
+        buffers: of `buffer_size` bytes.
+        depth: batches that may be on their way at once.
+        wanted: for each entry whether its blocks are needed.
+        fail: makes an error of an OSError.
+        part: counts where the time goes.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        entries: EntryTable,
+        blocks: BlockFormat,
+        *,
+        pool: Executor,
+        buffers: Buffers,
+        depth: int,
+        wanted: bytearray | None,
+        fail: Callable[[OSError], OutputError],
+        part: Part,
+    ) -> None:
+        self.run = run
+        self._entries = entries
+        self._format = blocks
+        self._batches = Batches(pool, depth, buffers, part)
+        self._buffers = buffers
+        self._fail = fail
+        self._buffer = buffers.take()
+        self._cutter = BlockCutter(entries, blocks.block_size, blocks.fragments, self._buffer, wanted)
+        self._fragment = bytearray()
+        self._fragment_count = 0
+        self._known: dict[bytes, int] = {}  # slots by fingerprint
+        self._sums: dict[int, bytes] = {}  # sha256 of slots that were found again
+        self._held: tuple[int, bytes] = (-1, b"")  # the fragment block that was read back last
+
+    def write(self, chunk: bytes, spans: Spans) -> None:
+        """Cuts the payload, and has it compressed.
+
+        Raises:
+            OutputError: the filesystem refuses, or a file is too large for the format.
+        """
+        while (code := self._cutter.cut(chunk, spans)) == _FULL:
+            self._submit_blocks()
+        if code == _TOO_LARGE:
+            path = printable(self._entries.path(self._cutter.failed))
+            raise OutputError(path, f"a file of more than 2^24 blocks of {self._format.block_size} bytes")
+        if code != _DONE:
+            raise MemoryError
+        self._pack(*self._cutter.take_tails())
+        if self._cutter.pending >= BATCH:
+            self._submit_blocks()
+
+    def finish(self) -> None:
+        """Has everything compressed and written.
+
+        Raises:
+            OutputError: the filesystem refuses.
+        """
+        self._submit_blocks()
+        if self._fragment:
+            self._submit_fragment()
+        with self._errors():
+            self._batches.wait(lambda: False)
+        self.run.firsts = array("Q", self._cutter.firsts_bytes())
+
+    def close(self) -> None:
+        """Forgets what was not written."""
+        self._batches.close()
+
+    def _pack(self, data: bytes, entries: bytes, lengths: bytes) -> None:
+        """Puts tails into fragment blocks, each content once."""
+        run, known, block_size = self.run, self._known, self._format.block_size
+        tails, at = memoryview(data), 0
+        for entry, length in zip(memoryview(entries).cast("I"), memoryview(lengths).cast("I"), strict=True):
+            tail = tails[at : at + length]
+            at += length
+            fingerprint = xxh3_128_digest(tail)
+            slot = known.get(fingerprint)
+            if slot is None or not self._holds(slot, tail):
+                if len(self._fragment) + length > block_size:
+                    self._submit_fragment()
+                slot = known[fingerprint] = len(run.slot_lengths)
+                run.slot_fragments.append(self._fragment_count)
+                run.slot_offsets.append(len(self._fragment))
+                run.slot_lengths.append(length)
+                run.slot_fingerprints += fingerprint
+                self._fragment += tail
+            run.slots.extend([NO_SLOT] * (entry - len(run.slots)))
+            run.slots.append(slot)
+
+    def _holds(self, slot: int, tail: memoryview) -> bool:
+        """Whether a slot has just this content. Each is read back once at most, however often it is found again."""
+        number = self.run.slot_fragments[slot]
+        if number == self._fragment_count:
+            return self.run.tail(slot, self._fragment) == tail
+        if slot not in self._sums:
+            if number != self._held[0]:
+                self._held = (number, self._read_fragment(number))
+            self._sums[slot] = hashlib.sha256(self.run.tail(slot, self._held[1])).digest()
+        return self._sums[slot] == hashlib.sha256(tail).digest()
+
+    def _read_fragment(self, number: int) -> bytes:
+        fragments, form = self.run.fragments, self._format
+        with self._errors():
+            self._batches.wait(lambda: number < len(fragments.words))
+            return fragments.read(number, form.compressor.decompress_metadata, form.block_size)
+
+    def _submit_blocks(self) -> None:
+        buffer, self._buffer = self._buffer, self._buffers.take()
+        lengths = array("I", self._cutter.take(self._buffer))
+        with self._errors():
+            self._batches.submit(self.run.blocks, self._format.compressor.compress, buffer, lengths, is_shared=True)
+
+    def _submit_fragment(self) -> None:
+        fragment, self._fragment = self._fragment, bytearray()
+        self._fragment_count += 1
+        lengths = array("I", [len(fragment)])
+        compress = self._format.compressor.compress_metadata
+        with self._errors():
+            self._batches.submit(self.run.fragments, compress, fragment, lengths, is_shared=False)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._fail(error) from error
