@@ -17,7 +17,7 @@ from bench.errors import BenchError, ProgramFailed
 from bench.programs import require, run
 
 if TYPE_CHECKING:
-    from bench.images import Layout
+    from bench.layouts import Layout
 
 _START_SECONDS = 20
 _STOP_SECONDS = 10
