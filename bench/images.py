@@ -72,7 +72,7 @@ def _recode(source: str, path: str, compression: str) -> None:
 
 def _cook(recipe: Recipe, base: str, path: str, log_path: str) -> None:
     require_root()
-    require(("debootstrap", "buildah", "unshare"))
+    require(("debootstrap", "buildah", "skopeo", "unshare"))
     print(f"log in {log_path}", file=sys.stderr)
     with open(log_path, "w", encoding="utf-8") as log:
         Kitchen(os.path.dirname(path), log).cook(base, recipe.scripts, f"oci:{path}:{TAG}")

@@ -23,8 +23,8 @@ class Kitchen:
     def __init__(self, folder: str, log: IO[str]) -> None:
         self._folder = folder
         self._log = log
-        storage = ("--root", os.path.join(folder, "storage"), "--runroot", os.path.join(folder, "run"))
-        self._buildah_command = ("buildah", *storage, "--storage-driver", "vfs")
+        self._storage = os.path.join(folder, "storage")
+        self._run = os.path.join(folder, "run")
 
     def cook(self, base: str, scripts: Iterable[str], destination: str) -> None:
         """Makes an image.
@@ -34,13 +34,20 @@ class Kitchen:
             scripts: what is run inside, one layer each.
             destination: to which the image is pushed; likewise.
         """
-        image = self._buildah("pull", "-q", base) if base else self._debootstrap()
+        image = self._take(base) if base else self._debootstrap()
         settings = self._settings_of_pip()
         for script in scripts:
             container = self._buildah("from", "--pull-never", image)
             self._buildah("run", *settings, container, "sh", "-c", script)
             image = self._buildah("commit", "-q", container)
         self._buildah("push", "-q", image, destination)
+
+    def _take(self, image: str) -> str:
+        """Brings an image into the storage, and returns its name there."""
+        name = "localhost/base:bench"
+        copy = ["skopeo", "--insecure-policy", "copy", "-q"]
+        run([*copy, image, f"containers-storage:[vfs@{self._storage}+{self._run}]{name}"], self._log)
+        return name
 
     def _debootstrap(self) -> str:
         base = os.path.join(self._folder, "base")
@@ -66,4 +73,5 @@ class Kitchen:
 
     def _buildah(self, *arguments: str) -> str:
         environment = {"BUILDAH_ISOLATION": "chroot", "TMPDIR": self._folder}
-        return run([*self._buildah_command, *arguments], self._log, environment).strip()
+        storage = ("--root", self._storage, "--runroot", self._run, "--storage-driver", "vfs")
+        return run(["buildah", *storage, *arguments], self._log, environment).strip()
