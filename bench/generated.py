@@ -57,7 +57,9 @@ class Shape:
         first, last = (number * self.files // self.layers for number in (layer, layer + 1))
         folders: set[bytes] = set()
         for number in range(first, last):
-            shift = self.files // self.layers if layer and self.replaced and number % self.replaced == 0 else 0
+            shift = (
+                self.files // self.layers if layer and self.replaced and (number + layer) % self.replaced == 0 else 0
+            )
             folder, name = _place(number - shift)
             for parent in _with_parents(folder):
                 if parent not in folders:

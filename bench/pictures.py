@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
+from bench.limits import Stage
+
 _WIDTH, _NAMES, _NUMBERS = 860, 230, 130
 _BAR, _GAP, _HEAD = 18, 6, 34
 _OURS, _OTHERS, _LIMIT = "#2a78c8", "#9aa4b1", "#d9822b"
@@ -88,7 +90,9 @@ def draw(title: str, bars: Sequence[Bar]) -> str:
             lines.append(_text(x + 6, y + 13, bar.note))
         y += _BAR + _GAP
     size = f'width="{_WIDTH}" height="{y + _GAP:.0f}" viewBox="0 0 {_WIDTH} {y + _GAP:.0f}"'
-    style = "text{font:13px sans-serif;fill:#1b1f24}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}}"
+    style = (
+        "text{font-family:sans-serif;font-size:13px;fill:#1b1f24}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}}"
+    )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">\n<title>{escape(title)}</title>'
     return "\n".join((head, f"<style>{style}</style>", *lines, "</svg>\n"))
 
@@ -125,7 +129,7 @@ def bars_of_stages(limits: Sequence[Mapping[str, Any]], place: str) -> list[Bar]
         place: of those that are shown.
     """
     shown = [limit for limit in limits if limit["place"] == place]
-    names = list(dict.fromkeys(name for limit in shown for name in limit["stages"]))
+    names = [stage for stage in Stage if any(stage in limit["stages"] for limit in shown)]
     colours = {name: _STAGES[number % len(_STAGES)] for number, name in enumerate(names)}
     return [
         Bar(

@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.limits import Stage, Work, limit_of
+from bench.tables import aligned, times
 
 if TYPE_CHECKING:
     from bench.contests import Contest
@@ -140,7 +141,7 @@ def summarize_limits(results: Results, contests: Sequence[Contest], cores: int) 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows, aligned."""
-    return _aligned([_HEADER, *map(_cells, rows)], _NAMES)
+    return aligned([_HEADER, *map(_cells, rows)], _NAMES)
 
 
 def limit_table(rows: Sequence[LimitRow]) -> str:
@@ -156,7 +157,7 @@ def limit_table(rows: Sequence[LimitRow]) -> str:
         )
         for row in rows
     ]
-    return _aligned([_LIMIT_HEADER, *cells], 2)
+    return aligned([_LIMIT_HEADER, *cells], 2)
 
 
 def document(results: Results, contests: Sequence[Contest], surroundings: dict[str, Any], cores: int) -> dict[str, Any]:
@@ -186,21 +187,6 @@ def _amount(needs: Iterable[Need], contest: Contest) -> int:
     return max((need.work.blob_bytes if contest.is_download else need.work.tar_bytes for need in needs), default=0)
 
 
-def _aligned(cells: Sequence[Sequence[str]], names: int) -> str:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for line in cells:
-        texts = (cell.ljust(width) for cell, width in zip(line[:names], widths, strict=False))
-        numbers = (cell.rjust(width) for cell, width in zip(line[names:], widths[names:], strict=True))
-        lines.append("  ".join((*texts, *numbers)))
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
-
-
-def _times(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.2f}x"
-
-
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.contest,
@@ -208,11 +194,11 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.peer,
         f"{row.wall_seconds:.2f}",
         f"{row.wall_seconds_min:.2f} - {row.wall_seconds_max:.2f}",
-        _times(row.to_first),
-        _times(row.to_limit),
+        times(row.to_first),
+        times(row.to_limit),
         f"{row.cpu_seconds:.2f}",
         "-" if row.cpu_seconds_per_gb is None else f"{row.cpu_seconds_per_gb:.2f}",
         f"{row.max_rss / (1 << 20):.0f}",
         f"{row.output_bytes / 1e6:.1f}",
-        _times(row.written_ratio),
+        times(row.written_ratio),
     )
