@@ -85,9 +85,11 @@ def _run(options: argparse.Namespace) -> list[str]:
     disk = make_folder(os.path.abspath(options.disk or os.path.join(bench_folder(), "work")))
     make_folder(os.path.dirname(os.path.abspath(options.json)))
     places = _choose_places(options.places, disk)
-    contests = choose(options.outputs)
+    chosen = choose(options.outputs)
     layout = find_image(options.image)
     image = layout.facts()
+    is_zstd = any(layer["mediaType"].endswith("+zstd") for layer in image["layers"])
+    contests = [contest.among(is_zstd=is_zstd) for contest in chosen]
     require({program for contest in contests for peer in contest.peers for program in peer.programs})
     ways = {contest.source for contest in contests}
     with temporary_folder(disk, "registry-") as folder, offered(layout, ways, folder) as sources:

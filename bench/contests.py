@@ -50,10 +50,17 @@ class Contest:
         """The name on the command line."""
         return self.name.replace(",", "").replace(" ", "-")
 
-    def of_this_machine(self) -> Contest:
-        """The contest without the optional peers whose programs are missing."""
-        present = tuple(peer for peer in self.peers if not (peer.is_optional and missing(peer.programs)))
-        return replace(self, peers=present)
+    def among(self, *, is_zstd: bool) -> Contest:
+        """The contest of those who can take part: whose programs are here, if they are optional, and read the image.
+
+        Args:
+            is_zstd: whether a layer of the image is compressed with zstd.
+        """
+
+        def can(peer: Peer) -> bool:
+            return (peer.reads_zstd or not is_zstd) and not (peer.is_optional and missing(peer.programs))
+
+        return replace(self, peers=tuple(filter(can, self.peers)))
 
 
 def _download(name: str, source: Where, *more: Peer, options: tuple[str, ...] = ()) -> Contest:
@@ -111,10 +118,8 @@ def choose(names: str) -> list[Contest]:
     """
     known = {contest.key: contest for contest in CONTESTS}
     if names in ("usual", "all"):
-        chosen = [contest for contest in CONTESTS if contest.is_usual or names == "all"]
-    else:
-        for name in names.split(","):
-            if name not in known:
-                raise BenchError(f"no output {name!r}: usual, all, or a list of {', '.join(known)}")
-        chosen = [known[name] for name in names.split(",")]
-    return [contest.of_this_machine() for contest in chosen]
+        return [contest for contest in CONTESTS if contest.is_usual or names == "all"]
+    for name in names.split(","):
+        if name not in known:
+            raise BenchError(f"no output {name!r}: usual, all, or a list of {', '.join(known)}")
+    return [known[name] for name in names.split(",")]

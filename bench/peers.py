@@ -29,6 +29,7 @@ class Peer:
         prepare: likewise, before the time is taken.
         is_optional: whether it is left out where its programs are missing.
         is_alike: whether the output has as many entries as that of others.
+        reads_zstd: whether layers may be compressed with zstd.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Peer:
     prepare: Maker = _nothing
     is_optional: bool = False
     is_alike: bool = True
+    reads_zstd: bool = True
 
 
 def fastpull(output: str, *options: str, is_cached: bool = False) -> Peer:
@@ -65,13 +67,13 @@ def skopeo() -> Peer:
 def umoci(*, is_cached: bool = False) -> Peer:
     """Fetches to a layout, unless there is one, and unpacks that."""
     if is_cached:
-        return Peer("umoci", ("skopeo", "umoci"), _unpack_copy, "bundle/rootfs", prepare=_copy)
-    return Peer("skopeo+umoci", ("skopeo", "umoci"), _fetch_and_unpack, "bundle/rootfs")
+        return Peer("umoci", ("skopeo", "umoci"), _unpack_copy, "bundle/rootfs", prepare=_copy, reads_zstd=False)
+    return Peer("skopeo+umoci", ("skopeo", "umoci"), _fetch_and_unpack, "bundle/rootfs", reads_zstd=False)
 
 
 def umoci_of_layout() -> Peer:
     """Unpacks the source, a layout."""
-    return Peer("umoci", ("umoci",), _unpack, "bundle/rootfs")
+    return Peer("umoci", ("umoci",), _unpack, "bundle/rootfs", reads_zstd=False)
 
 
 def mksquashfs(*options: str) -> Peer:
@@ -80,7 +82,7 @@ def mksquashfs(*options: str) -> Peer:
     def commands(source: Source, folder: str) -> Commands:
         return [*_fetch_and_unpack(source, folder), _squash(folder, *options)]
 
-    return Peer("skopeo+umoci+mksquashfs", ("skopeo", "umoci", "mksquashfs"), commands, _IMAGE)
+    return Peer("skopeo+umoci+mksquashfs", ("skopeo", "umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
 
 
 def mksquashfs_of_layout(*options: str) -> Peer:
@@ -89,12 +91,13 @@ def mksquashfs_of_layout(*options: str) -> Peer:
     def commands(source: Source, folder: str) -> Commands:
         return [*_unpack(source, folder), _squash(folder, *options)]
 
-    return Peer("umoci+mksquashfs", ("umoci", "mksquashfs"), commands, _IMAGE)
+    return Peer("umoci+mksquashfs", ("umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
 
 
 def tar2sqfs() -> Peer:
     """Makes squashfs of a tar in which the layers are merged already."""
-    return Peer("tar2sqfs, flat tar", ("tar2sqfs", "tar", "skopeo", "umoci"), _squash_tar, _IMAGE, prepare=_flat_tar)
+    programs = ("tar2sqfs", "tar", "skopeo", "umoci")
+    return Peer("tar2sqfs, flat tar", programs, _squash_tar, _IMAGE, prepare=_flat_tar, reads_zstd=False)
 
 
 def podman() -> Peer:

@@ -98,6 +98,14 @@ def test_contests_have_names_of_their_own_and_are_chosen_by_them() -> None:
         choose("nonsense")
 
 
+def test_who_cannot_read_zstd_does_not_take_part_with_it() -> None:
+    for contest in CONTESTS:
+        names = [peer.name for peer in contest.among(is_zstd=True).peers]
+        assert names[0].startswith("fastpull")
+        assert not any("umoci" in name for name in names)
+    assert "skopeo+umoci" in [peer.name for peer in CONTESTS[0].among(is_zstd=False).peers]
+
+
 def test_growth_is_told_from_each_size_to_the_next() -> None:
     runs = [(10, [Usage(1.0, 0, 100, 0), Usage(3.0, 0, 90, 0)]), (20, [Usage(5.0, 0, 150, 0)])]
     steps = steps_of("entries", "directory", runs)
