@@ -104,10 +104,11 @@ def podman() -> Peer:
     """Pulls into a storage of its own, for overlayfs: a directory for each layer, none merged."""
 
     def commands(source: Source, folder: str) -> Commands:
-        storage = ["--root", os.path.join(folder, "storage"), "--runroot", os.path.join(folder, "run")]
-        # in a mount namespace, for the storage mounts itself, and would stay so
-        command = ["unshare", "--mount", "podman", *storage, "--storage-driver", "overlay", "--cgroup-manager=cgroupfs"]
-        return [[*command, "pull", "--quiet", "--tls-verify=false", source.reference]]
+        # in a mount namespace, for the storage mounts itself, and would stay so; the path of a runroot has to be short
+        script = 'mount -t tmpfs none /mnt && exec podman --runroot /mnt "$@"'
+        storage = ["--root", os.path.join(folder, "storage"), "--storage-driver", "overlay"]
+        pull = [*storage, "--cgroup-manager=cgroupfs", "pull", "--quiet", "--tls-verify=false", source.reference]
+        return [["unshare", "--mount", "sh", "-c", script, "sh", *pull]]
 
     return Peer("podman", ("podman", "unshare"), commands, "storage", is_optional=True, is_alike=False)
 
