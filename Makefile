@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard native/*)
 
-.PHONY: help demo test lint format bench bench-micro wheel clean
+.PHONY: help demo test lint format bench bench-scaling bench-micro wheel clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,9 +27,12 @@ format: $(VENV)/ready-dev  ## bring the code into the style
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
 
-bench: $(VENV)/ready-dev  ## compare with other programs on a real image (ARGS="--image small --rounds 2"); needs root
+bench: $(VENV)/ready-dev  ## compare with other programs on a real image (ARGS="--image small --rounds 2"), as root
 	@tests/peers.sh
 	$(RUN)/python -m bench $(ARGS)
+
+bench-scaling: $(VENV)/ready-dev  ## see how a pull grows with entries, layers and bytes (ARGS="--dimensions entries")
+	$(RUN)/python -m bench.scaling $(ARGS)
 
 bench-micro: $(VENV)/ready-dev  ## time single stages
 	$(RUN)/python -m pytest bench/micro --benchmark-enable --benchmark-columns=median,iqr,rounds $(ARGS)

@@ -5,6 +5,8 @@ machine the first touch of memory is expensive, on tmpfs and in the page cache a
 to minute with the neighbours. That is why the peers alternate within each round, why the order turns from round to
 round, and why medians and ratios are quoted: a number of seconds says little beyond its own run.
 
+In each round the stages of the job are measured, too, on one thread: what the machine itself needs. See `bench.limits`.
+
 On disk what the runs made stays until all rounds are over: about 6 GB a round of the full image. See `spread`.
 """
 
@@ -18,15 +20,17 @@ import sys
 from datetime import UTC, datetime
 from typing import NoReturn
 
+from bench.contests import CONTESTS, choose
 from bench.errors import BenchError
 from bench.folders import make_folder, temporary_folder
 from bench.images import bench_folder, find_image
 from bench.machine import machine, packages, versions
-from bench.peers import CONTESTS, Contest
-from bench.programs import DEBIAN_PACKAGES, require, require_root
-from bench.registry import serving
-from bench.report import document, summarize, table
+from bench.pictures import write_pictures
+from bench.programs import PROGRAMS, require, require_root
+from bench.recipes import IMAGES
+from bench.report import document, limit_table, summarize, summarize_limits, table
 from bench.rounds import Place, run_rounds
+from bench.sources import offered
 
 _TMPFS = "/dev/shm"
 
@@ -53,14 +57,24 @@ def _stop(number: int, _frame: object) -> NoReturn:
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Pulls an image, beside other programs.")
-    parser.add_argument("--image", default="full", metavar="full|small|oci:PATH:TAG", help="which (full)")
     parser.add_argument(
-        "--outputs", default="all", metavar="LIST", help=f"some of {','.join(map(_key, CONTESTS))} (all)"
+        "--image", default="full", metavar="NAME|oci:PATH:TAG", help=f"one of {', '.join(IMAGES)}, or a layout (full)"
+    )
+    parser.add_argument(
+        "--outputs",
+        default="usual",
+        metavar="LIST",
+        help=f"usual, all, or some of {','.join(contest.key for contest in CONTESTS)} (usual)",
     )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each peer in each place (3)")
     parser.add_argument("--places", default="tmpfs,disk", metavar="LIST", help="of tmpfs and disk (tmpfs,disk)")
     parser.add_argument("--disk", metavar="DIR", help="the disk (work/ in FASTPULL_BENCH_DIR, ~/.cache/fastpull-bench)")
-    parser.add_argument("--json", default="build/bench/pull.json", metavar="FILE", help="for all results (%(default)s)")
+    parser.add_argument(
+        "--json",
+        default="build/bench/pull.json",
+        metavar="FILE",
+        help="for all results; pictures go beside it (%(default)s)",
+    )
     return parser
 
 
@@ -71,39 +85,34 @@ def _run(options: argparse.Namespace) -> list[str]:
     disk = make_folder(os.path.abspath(options.disk or os.path.join(bench_folder(), "work")))
     make_folder(os.path.dirname(os.path.abspath(options.json)))
     places = _choose_places(options.places, disk)
+    chosen = choose(options.outputs)
     layout = find_image(options.image)
     image = layout.facts()
-    contests = _choose_contests(options.outputs)
+    is_zstd = any(layer["mediaType"].endswith("+zstd") for layer in image["layers"])
+    contests = [contest.among(is_zstd=is_zstd) for contest in chosen]
     require({program for contest in contests for peer in contest.peers for program in peer.programs})
-    with temporary_folder(disk, "registry-") as folder, serving(layout, folder) as reference:
-        samples, failures = run_rounds(reference, contests, places, options.rounds)
+    ways = {contest.source for contest in contests}
+    with temporary_folder(disk, "registry-") as folder, offered(layout, ways, folder) as sources:
+        results = run_rounds(layout, sources, contests, places, options.rounds)
     surroundings = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "image": image,
         "machine": machine(),
-        "programs": versions(DEBIAN_PACKAGES),
+        "programs": versions(PROGRAMS),
         "packages": packages(),
     }
+    cores = len(os.sched_getaffinity(0))
+    written = document(results, contests, surroundings, cores)
     with open(options.json, "w", encoding="utf-8") as file:
-        json.dump(document(samples, failures, surroundings), file, indent=2)
+        json.dump(written, file, indent=2)
+    folder, name = os.path.split(os.path.abspath(options.json))
+    pictures = write_pictures(written, folder, os.path.splitext(name)[0])
     print(f"\n{image['name']}: {len(image['layers'])} layers, {image['compressed_bytes'] / 1e6:.0f} MB compressed\n")
-    print(table(summarize(samples)))
-    print(f"\nall samples: {options.json}")
-    return failures
-
-
-def _key(contest: Contest) -> str:
-    return contest.name.replace(",", "").replace(" ", "-")
-
-
-def _choose_contests(names: str) -> list[Contest]:
-    if names == "all":
-        return list(CONTESTS)
-    known = {_key(contest): contest for contest in CONTESTS}
-    for name in names.split(","):
-        if name not in known:
-            raise BenchError(f"no output {name!r}: a list of {', '.join(known)}")
-    return [known[name] for name in names.split(",")]
+    print(table(summarize(results, contests, cores)))
+    if results.needs:
+        print(f"\nwhat the machine needs\n\n{limit_table(summarize_limits(results, contests, cores))}")
+    print(f"\nall samples: {options.json}; pictures: {' '.join(map(os.path.relpath, pictures))}")
+    return results.failures
 
 
 def _choose_places(names: str, disk: str) -> list[Place]:

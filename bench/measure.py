@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from bench.errors import ProgramFailed
 from bench.programs import path_of
 
+_OUTPUT_BLOCK = 512  # bytes, of which getrusage tells the number
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -22,11 +24,14 @@ class Usage:
         cpu_seconds: user and system, of all their threads and children.
         max_rss: the most that one of them had in memory, in bytes. No less than what this process has, which the
             kernel counts in.
+        written_bytes: pages of files that became dirty, by the kernel's count, wherever they were written to later;
+            0 on tmpfs, for which it counts nothing.
     """
 
     wall_seconds: float
     cpu_seconds: float
     max_rss: int
+    written_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +47,27 @@ class OutputSize:
     bytes: int
 
 
-def measure(commands: Sequence[Sequence[str]], log_path: str) -> Usage:
+def measure(commands: Sequence[Sequence[str]], folder: str) -> Usage:
     """Runs programs one after the other, each as a process.
 
     Args:
         commands: names and arguments.
-        log_path: of a file for what they say.
+        folder: for what they say, and for their temporary files.
 
     Raises:
         ProgramFailed: one did not succeed; those after it were not started.
     """
-    cpu_seconds, max_rss = 0.0, 0
+    cpu_seconds, max_rss, written_bytes = 0.0, 0, 0
+    log_path, environment = os.path.join(folder, "log"), {**os.environ, "TMPDIR": folder}
     with open(log_path, "wb") as log:
         started = time.monotonic()
         for command in commands:
             process = subprocess.Popen(
-                [path_of(command[0]) or command[0], *command[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [path_of(command[0]) or command[0], *command[1:]],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
             try:
                 _, status, usage = os.wait4(process.pid, 0)
@@ -68,10 +78,11 @@ def measure(commands: Sequence[Sequence[str]], log_path: str) -> Usage:
             process.returncode = os.waitstatus_to_exitcode(status)
             cpu_seconds += usage.ru_utime + usage.ru_stime
             max_rss = max(max_rss, usage.ru_maxrss << 10)
+            written_bytes += usage.ru_oublock * _OUTPUT_BLOCK
             if process.returncode:
                 with open(log_path, encoding="utf-8", errors="backslashreplace") as said:
                     raise ProgramFailed(command[0], process.returncode, said.read())
-        return Usage(time.monotonic() - started, cpu_seconds, max_rss)
+        return Usage(time.monotonic() - started, cpu_seconds, max_rss, written_bytes)
 
 
 def output_size(path: str) -> OutputSize:

@@ -1,4 +1,4 @@
-"""The peers: programs that make something of an image in a registry, in contests of those that make the same."""
+"""The peers: programs that make something of an image, and how they are called."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.sources import Source
+
 Commands = list[list[str]]
-Maker = Callable[[str, str], Commands]
+Maker = Callable[[Source, str], Commands]
 
 
-def _nothing(_reference: str, _folder: str) -> Commands:
+def _nothing(_source: Source, _folder: str) -> Commands:
     return []
 
 
@@ -21,10 +23,13 @@ class Peer:
     Attributes:
         name: for people.
         programs: that it needs.
-        commands: made of an image's reference and the path of an empty folder, in which everything goes; they are run
+        commands: made of an image's source and the path of an empty folder, in which everything goes; they are run
             one after the other.
-        output: the path of what they make in that folder: a directory, or a squashfs file.
+        output: the path of what they make in that folder: a directory, or a file.
         prepare: likewise, before the time is taken.
+        is_optional: whether it is left out where its programs are missing.
+        is_alike: whether the output has as many entries as that of others.
+        reads_zstd: whether layers may be compressed with zstd.
     """
 
     name: str
@@ -32,102 +37,162 @@ class Peer:
     commands: Maker
     output: str
     prepare: Maker = _nothing
+    is_optional: bool = False
+    is_alike: bool = True
+    reads_zstd: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """Peers that make the same.
+def fastpull(output: str, *options: str, is_cached: bool = False) -> Peer:
+    """Pulls, with layers in the cache or without."""
 
-    Attributes:
-        name: for people.
-        peers: the last one is what the others are compared with.
-    """
+    def commands(source: Source, folder: str) -> Commands:
+        path = os.path.join(folder, output)
+        return [["fastpull", "pull", "--quiet", *_cache(folder), str(source), "-o", path, *options]]
 
-    name: str
-    peers: tuple[Peer, ...]
-
-    @property
-    def yardstick(self) -> str:
-        """The name of the peer that the others are compared with."""
-        return self.peers[-1].name
+    if is_cached:
+        return Peer("fastpull, cached", ("fastpull",), commands, output, prepare=_warm())
+    return Peer("fastpull", ("fastpull",), commands, output)
 
 
-def _pull(output: str, *options: str) -> Maker:
-    def commands(reference: str, folder: str) -> Commands:
-        cache, path = os.path.join(folder, "cache"), os.path.join(folder, output)
-        return [["fastpull", "pull", "--quiet", "--cache", cache, f"docker://{reference}", "-o", path, *options]]
+def fastpull_warm(*options: str) -> Peer:
+    """Only fetches and verifies."""
+    return Peer("fastpull warm", ("fastpull",), _warm(*options), "cache", is_alike=False)
+
+
+def skopeo() -> Peer:
+    """Only fetches and verifies, to a layout."""
+    return Peer("skopeo", ("skopeo",), _copy, "layout", is_alike=False)
+
+
+def umoci(*, is_cached: bool = False) -> Peer:
+    """Fetches to a layout, unless there is one, and unpacks that."""
+    if is_cached:
+        return Peer("umoci", ("skopeo", "umoci"), _unpack_copy, "bundle/rootfs", prepare=_copy, reads_zstd=False)
+    return Peer("skopeo+umoci", ("skopeo", "umoci"), _fetch_and_unpack, "bundle/rootfs", reads_zstd=False)
+
+
+def umoci_of_layout() -> Peer:
+    """Unpacks the source, a layout."""
+    return Peer("umoci", ("umoci",), _unpack, "bundle/rootfs", reads_zstd=False)
+
+
+def mksquashfs(*options: str) -> Peer:
+    """Fetches, unpacks, and makes squashfs of it."""
+
+    def commands(source: Source, folder: str) -> Commands:
+        return [*_fetch_and_unpack(source, folder), _squash(folder, *options)]
+
+    return Peer("skopeo+umoci+mksquashfs", ("skopeo", "umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
+
+
+def mksquashfs_of_layout(*options: str) -> Peer:
+    """Unpacks the source, a layout, and makes squashfs of it."""
+
+    def commands(source: Source, folder: str) -> Commands:
+        return [*_unpack(source, folder), _squash(folder, *options)]
+
+    return Peer("umoci+mksquashfs", ("umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
+
+
+def tar2sqfs() -> Peer:
+    """Makes squashfs of a tar in which the layers are merged already."""
+    programs = ("tar2sqfs", "tar", "skopeo", "umoci")
+    return Peer("tar2sqfs, flat tar", programs, _squash_tar, _IMAGE, prepare=_flat_tar, reads_zstd=False)
+
+
+def podman() -> Peer:
+    """Pulls into a storage of its own, for overlayfs: a directory for each layer, none merged."""
+
+    def commands(source: Source, folder: str) -> Commands:
+        # in a mount namespace, for the storage mounts itself, and would stay so; the path of a runroot has to be short
+        script = 'mount -t tmpfs none /mnt && exec podman --runroot /mnt "$@"'
+        storage = ["--root", os.path.join(folder, "storage"), "--storage-driver", "overlay"]
+        pull = [*storage, "--cgroup-manager=cgroupfs", "pull", "--quiet", "--tls-verify=false", source.reference]
+        return [["unshare", "--mount", "sh", "-c", script, "sh", *pull]]
+
+    return Peer("podman", ("podman", "unshare"), commands, "storage", is_optional=True, is_alike=False)
+
+
+def enroot() -> Peer:
+    """Imports with enroot's own defaults."""
+
+    def commands(source: Source, folder: str) -> Commands:
+        host, _, image = source.reference.partition("/")
+        names = ("CACHE", "DATA", "RUNTIME", "TEMP")
+        settings = [f"ENROOT_{name}_PATH={os.path.join(folder, name.lower())}" for name in names]
+        command = ["enroot", "import", "-o", os.path.join(folder, _IMAGE), f"docker://{host}#{image}"]
+        return [["env", "ENROOT_ALLOW_HTTP=yes", *settings, *command]]
+
+    return Peer("enroot", ("enroot",), commands, _IMAGE, is_optional=True, is_alike=False)
+
+
+def crane() -> Peer:
+    """Only fetches, to a layout."""
+
+    def commands(source: Source, folder: str) -> Commands:
+        path = os.path.join(folder, "layout")
+        return [["crane", "pull", "--insecure", "--format=oci", source.reference, path]]
+
+    return Peer("crane", ("crane",), commands, "layout", is_optional=True, is_alike=False)
+
+
+def oras() -> Peer:
+    """Only fetches, to a layout."""
+
+    def commands(source: Source, folder: str) -> Commands:
+        path = os.path.join(folder, "layout") + ":image"
+        return [["oras", "copy", "--from-plain-http", source.reference, "--to-oci-layout", path]]
+
+    return Peer("oras", ("oras",), commands, "layout", is_optional=True, is_alike=False)
+
+
+_IMAGE = "image.sqsh"
+
+
+def _cache(folder: str) -> list[str]:
+    return ["--cache", os.path.join(folder, "cache")]
+
+
+def _warm(*options: str) -> Maker:
+    def commands(source: Source, folder: str) -> Commands:
+        return [["fastpull", "warm", "--quiet", *_cache(folder), *options, str(source)]]
 
     return commands
 
 
-def _warm(reference: str, folder: str) -> Commands:
-    return [["fastpull", "warm", "--quiet", "--cache", os.path.join(folder, "cache"), f"docker://{reference}"]]
-
-
-def _unpack(reference: str, folder: str) -> Commands:
-    layout = os.path.join(folder, "layout") + ":image"
+def _copy(source: Source, folder: str) -> Commands:
     copy = ["skopeo", "--insecure-policy", "copy", "-q", "--src-tls-verify=false"]
-    return [
-        [*copy, f"docker://{reference}", f"oci:{layout}"],
-        ["umoci", "unpack", "--image", layout, os.path.join(folder, "bundle")],
-    ]
+    return [[*copy, str(source), f"oci:{_layout(folder)}"]]
 
 
-def _unpack_and_squash(*options: str) -> Maker:
-    def commands(reference: str, folder: str) -> Commands:
-        tree, image = os.path.join(folder, "bundle", "rootfs"), os.path.join(folder, "image.sqsh")
-        return [*_unpack(reference, folder), ["mksquashfs", tree, image, "-noappend", "-no-progress", *options]]
-
-    return commands
+def _layout(folder: str) -> str:
+    return os.path.join(folder, "layout") + ":image"
 
 
-def _flat_tar(reference: str, folder: str) -> Commands:
+def _unpack(source: Source, folder: str) -> Commands:
+    return [["umoci", "unpack", "--image", source.reference, os.path.join(folder, "bundle")]]
+
+
+def _unpack_copy(_source: Source, folder: str) -> Commands:
+    return _unpack(Source(_layout(folder)), folder)
+
+
+def _fetch_and_unpack(source: Source, folder: str) -> Commands:
+    return [*_copy(source, folder), *_unpack_copy(source, folder)]
+
+
+def _squash(folder: str, *options: str) -> list[str]:
+    tree, image = os.path.join(folder, "bundle", "rootfs"), os.path.join(folder, _IMAGE)
+    return ["mksquashfs", tree, image, "-noappend", "-no-progress", *options]
+
+
+def _flat_tar(source: Source, folder: str) -> Commands:
     tree = os.path.join(folder, "bundle", "rootfs")
     tar = ["tar", "--xattrs", "--xattrs-include=*", "--sort=name", "--numeric-owner", "-C", tree, "-cf"]
-    return [*_unpack(reference, folder), [*tar, os.path.join(folder, "flat.tar"), "."]]
+    return [*_fetch_and_unpack(source, folder), [*tar, os.path.join(folder, "flat.tar"), "."]]
 
 
-def _squash_tar(_reference: str, folder: str) -> Commands:
+def _squash_tar(_source: Source, folder: str) -> Commands:
     # it reads from standard input only
     script = 'exec tar2sqfs -q -f -c zstd -X level=1 "$1" < "$2"'
-    return [["sh", "-c", script, "sh", os.path.join(folder, "image.sqsh"), os.path.join(folder, "flat.tar")]]
-
-
-_CHAIN = ("skopeo", "umoci")
-_ZSTD = ("-comp", "zstd", "-Xcompression-level", "1")
-
-CONTESTS = (
-    Contest(
-        "directory",
-        (
-            Peer("fastpull", ("fastpull",), _pull("rootfs"), "rootfs"),
-            Peer("skopeo+umoci", _CHAIN, _unpack, "bundle/rootfs"),
-        ),
-    ),
-    Contest(
-        "squashfs",
-        (
-            Peer("fastpull", ("fastpull",), _pull("image.sqsh"), "image.sqsh"),
-            Peer("skopeo+umoci+mksquashfs", (*_CHAIN, "mksquashfs"), _unpack_and_squash(*_ZSTD), "image.sqsh"),
-        ),
-    ),
-    Contest(
-        "squashfs, raw",  # enroot's default
-        (
-            Peer("fastpull", ("fastpull",), _pull("image.sqsh", "--compression", "none"), "image.sqsh"),
-            Peer(
-                "skopeo+umoci+mksquashfs",
-                (*_CHAIN, "mksquashfs"),
-                _unpack_and_squash("-comp", "lzo", "-noD"),
-                "image.sqsh",
-            ),
-        ),
-    ),
-    Contest(
-        "squashfs, cached",
-        (
-            Peer("fastpull, cached", ("fastpull",), _pull("image.sqsh"), "image.sqsh", prepare=_warm),
-            Peer("tar2sqfs, flat tar", ("tar2sqfs", "tar", *_CHAIN), _squash_tar, "image.sqsh", prepare=_flat_tar),
-        ),
-    ),
-)
+    return [["sh", "-c", script, "sh", os.path.join(folder, _IMAGE), os.path.join(folder, "flat.tar")]]

@@ -14,9 +14,14 @@ from bench.errors import BenchError, ProgramFailed
 DEBIAN_PACKAGES = {
     "buildah": "buildah",
     "debootstrap": "debootstrap",
+    "crane": "none: it is part of go-containerregistry",
     "docker-registry": "docker-registry",
+    "enroot": "none: it is on its project's pages",
     "fastpull": "none: it is this project, to be installed in the running interpreter's environment",
     "mksquashfs": "squashfs-tools",
+    "openssl": "openssl",
+    "oras": "none: it is on its project's pages",
+    "podman": "podman",
     "skopeo": "skopeo",
     "tar": "tar",
     "tar2sqfs": "squashfs-tools-ng",
@@ -24,6 +29,8 @@ DEBIAN_PACKAGES = {
     "unshare": "util-linux",
 }
 """Where each program comes from."""
+
+PROGRAMS = tuple(DEBIAN_PACKAGES)
 
 
 def path_of(program: str) -> str | None:

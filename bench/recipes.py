@@ -1,13 +1,16 @@
 """Recipes: what the images for benchmarks are made of.
 
-An image is made as people make theirs: a distribution, its packages, Python packages, and a last layer that changes
-what is below. Versions are those of the day; results name the image's digest.
+A *recipe* is cooked as people make their images: a distribution, its packages, Python packages, and a last layer that
+changes what is below. Versions are those of the day; results name the image's digest. A *recoding* is another image
+with its layers compressed in another way. A *shape* is generated, see `bench.generated`, and always the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+
+from bench.generated import SHAPES, Shape
 
 SUITE = "bookworm"
 
@@ -26,6 +29,17 @@ rm -rf /var/lib/apt/lists/*
 _PIP = """\
 set -e
 python3 -m venv /opt/venv
+/opt/venv/bin/pip install --no-cache-dir {packages}
+"""
+
+# its libraries for graphics processors are left out: as large again, and nothing here runs
+_TORCH = """\
+set -e
+/opt/venv/bin/pip install --no-cache-dir --no-deps torch
+"""
+
+_MORE_PIP = """\
+set -e
 /opt/venv/bin/pip install --no-cache-dir {packages}
 """
 
@@ -51,40 +65,75 @@ setcap cap_net_raw+ep /opt/tools/capable
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How an image is made: a base of `SUITE`, then a layer for each script.
+    """How an image is made of a base: a layer for each script.
 
     Attributes:
         name: on the command line.
-        apt: packages of the distribution.
-        pip: packages for Python.
+        base: another recipe's name, whose layers come first; empty for `SUITE`.
+        scripts: what is run inside, one layer each.
     """
 
     name: str
-    apt: tuple[str, ...]
-    pip: tuple[str, ...]
-
-    @property
-    def scripts(self) -> tuple[str, ...]:
-        """What is run inside, one layer each."""
-        return (_APT.format(packages=" ".join(self.apt)), _PIP.format(packages=" ".join(self.pip)), _TOP)
+    base: str
+    scripts: tuple[str, ...]
 
     @property
     def version(self) -> str:
-        """Changes whenever the recipe does."""
-        return hashlib.sha256("\0".join((SUITE, *self.scripts)).encode()).hexdigest()[:12]
+        """Changes whenever the recipe or its base does."""
+        base = version_of(self.base) if self.base else SUITE
+        return _version("\0".join((base, *self.scripts)))
+
+
+@dataclass(frozen=True, slots=True)
+class Recoding:
+    """Another image with its layers compressed in another way.
+
+    Attributes:
+        name: on the command line.
+        base: the other image's name.
+        compression: of the layers, in skopeo's words.
+    """
+
+    name: str
+    base: str
+    compression: str
+
+    @property
+    def version(self) -> str:
+        """Changes whenever the other image's does."""
+        return _version(f"{version_of(self.base)}\0{self.compression}")
+
+
+Image = Recipe | Recoding | Shape
+
+
+def version_of(name: str) -> str:
+    """The version of the image of that name."""
+    return IMAGES[name].version
+
+
+def _version(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _python_image(name: str, apt: tuple[str, ...], pip: tuple[str, ...]) -> Recipe:
+    return Recipe(name, "", (_APT.format(packages=" ".join(apt)), _PIP.format(packages=" ".join(pip)), _TOP))
 
 
 _APT_OF_ALL = ("ca-certificates", "git", "libcap2-bin", "perl", "python3-venv")
+_MORE = ("bokeh", "jupyterlab", "nltk", "opencv-python-headless", "plotly", "scikit-image", "statsmodels")
 
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe("small", _APT_OF_ALL, ("django", "pygments")),
-        Recipe(
-            "full",
-            (*_APT_OF_ALL, "build-essential", "cmake", "gfortran", "python3-dev"),
-            ("matplotlib", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "sympy", "transformers"),
-        ),
-    )
-}
-"""By name: one for every day and for continuous integration, and one of more than a gigabyte."""
+_IMAGES: tuple[Image, ...] = (
+    _python_image("small", _APT_OF_ALL, ("django", "pygments")),
+    _python_image(
+        "full",
+        (*_APT_OF_ALL, "build-essential", "cmake", "gfortran", "python3-dev"),
+        ("matplotlib", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "sympy", "transformers"),
+    ),
+    Recipe("ml", "full", (_TORCH, _MORE_PIP.format(packages=" ".join(_MORE)))),
+    Recoding("ml-zstd", "ml", "zstd"),
+    *SHAPES,
+)
+
+IMAGES = {image.name: image for image in _IMAGES}
+"""By name: small for every day and for continuous integration, full and ml as people run them, and extremes."""

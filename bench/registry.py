@@ -7,17 +7,19 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import BenchError, ProgramFailed
 from bench.programs import require, run
 
 if TYPE_CHECKING:
-    from bench.images import Layout
+    from bench.layouts import Layout
+
+REPOSITORY = "bench/image"
 
 _START_SECONDS = 20
 _STOP_SECONDS = 10
@@ -37,20 +39,61 @@ def serving(layout: Layout, folder: str) -> Iterator[str]:
     Raises:
         BenchError: the registry does not start, or does not take the image.
     """
-    require(("docker-registry", "skopeo"))
     with running(folder) as address:
-        reference = f"{address}/bench/image:{layout.tag}"
-        copy = ["skopeo", "--insecure-policy", "copy", "-q", "--dest-tls-verify=false"]
-        run([*copy, str(layout), f"docker://{reference}"])
-        yield reference
+        push(layout, address)
+        yield reference_at(address, layout)
+
+
+def push(layout: Layout, address: str) -> None:
+    """Copies an image to a registry.
+
+    Raises:
+        BenchError: skopeo is missing, or the registry does not take the image.
+    """
+    require(("skopeo",))
+    copy = ["skopeo", "--insecure-policy", "copy", "-q", "--dest-tls-verify=false"]
+    run([*copy, str(layout), f"docker://{reference_at(address, layout)}"])
+
+
+def reference_at(address: str, layout: Layout) -> str:
+    """What the image is called in the registry of that address."""
+    return f"{address}/{REPOSITORY}:{layout.tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What a registry that speaks TLS shows.
+
+    Attributes:
+        path: of the certificate, self-signed, for the loopback address.
+        key_path: of its key.
+    """
+
+    path: str
+    key_path: str
+
+    @classmethod
+    def make(cls, folder: str) -> Certificate:
+        """Makes one in a folder.
+
+        Raises:
+            ProgramFailed: openssl does not.
+        """
+        made = cls(os.path.join(folder, "certificate.pem"), os.path.join(folder, "key.pem"))
+        command = (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=bench -addext subjectAltName=IP:127.0.0.1"
+        )
+        run([*command.split(), "-keyout", made.key_path, "-out", made.path])
+        return made
 
 
 @contextlib.contextmanager
-def running(folder: str) -> Iterator[str]:
-    """Runs an empty registry, and stops it at the end.
+def running(folder: str, certificate: Certificate | None = None) -> Iterator[str]:
+    """Runs a registry, empty unless its storage was there before, and stops it at the end.
 
     Args:
-        folder: for its storage and log; exists.
+        folder: for its storage and log; exists. Several registries may share one.
+        certificate: for TLS; without one it speaks http.
 
     Yields:
         Its address.
@@ -58,23 +101,59 @@ def running(folder: str) -> Iterator[str]:
     Raises:
         BenchError: it does not start.
     """
+    require(("docker-registry",))
     address = f"127.0.0.1:{_free_port()}"
+    tls = {"tls": {"certificate": certificate.path, "key": certificate.key_path}} if certificate else {}
     settings = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": os.path.join(folder, "registry")}},
-        "http": {"addr": address},
+        "http": {"addr": address, **tls},
         "log": {"level": "error", "accesslog": {"disabled": True}},
     }
-    settings_path, log_path = os.path.join(folder, "registry.yml"), os.path.join(folder, "registry.log")
+    name = os.path.join(folder, "registry-tls" if certificate else "registry")
+    settings_path, log_path = f"{name}.yml", f"{name}.log"
     with open(settings_path, "w", encoding="utf-8") as file:
         json.dump(settings, file)  # which is YAML, too
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
             ["docker-registry", "serve", settings_path], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-    try:
+    with _stopped_at_the_end(process):
         _wait_for(process, address, log_path)
         yield address
+
+
+@contextlib.contextmanager
+def slowed(address: str, delay: float, rate: float) -> Iterator[str]:
+    """Runs a proxy before a registry, see `bench.slow`, and stops it at the end.
+
+    Args:
+        address: of the registry.
+        delay: of its answers, in seconds.
+        rate: bytes a second of each connection.
+
+    Yields:
+        The proxy's address.
+
+    Raises:
+        BenchError: it does not start.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.slow", address, str(delay), str(rate)], stdout=subprocess.PIPE, text=True
+    )
+    with _stopped_at_the_end(process):
+        assert process.stdout is not None
+        with process.stdout:
+            answer = process.stdout.readline().strip()
+            if not answer:
+                raise BenchError("the proxy for slow lines did not start")
+            yield answer
+
+
+@contextlib.contextmanager
+def _stopped_at_the_end(process: subprocess.Popen[Any]) -> Iterator[None]:
+    try:
+        yield
     finally:
         process.terminate()
         try:
@@ -85,14 +164,14 @@ def running(folder: str) -> Iterator[str]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], address: str, log_path: str) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    host, _, port = address.partition(":")
     end = time.monotonic() + _START_SECONDS
     while time.monotonic() < end:
         if process.poll() is not None:
             with open(log_path, encoding="utf-8", errors="backslashreplace") as log:
                 raise ProgramFailed("docker-registry", process.returncode, log.read())
-        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            opener.open(f"http://{address}/v2/", timeout=1).close()
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            socket.create_connection((host, int(port)), timeout=1).close()
             return
         time.sleep(0.05)
     raise BenchError(f"docker-registry did not answer at {address} within {_START_SECONDS} s")

@@ -6,8 +6,9 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,14 @@ from bench.errors import ProgramFailed
 from bench.folders import spread, temporary_folder
 from bench.measure import OutputSize, Usage, measure, output_size
 from bench.programs import run
+from bench.stages import measure_stages
 
 if TYPE_CHECKING:
-    from bench.peers import Contest, Peer
+    from bench.contests import Contest
+    from bench.layouts import Layout
+    from bench.limits import Work
+    from bench.peers import Peer
+    from bench.sources import Source, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,60 +61,117 @@ class Sample:
     output: OutputSize
 
 
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the machine needed for a job, in one round.
+
+    Attributes:
+        contest, place: their names.
+        round: counted from 0.
+        work: of the stages.
+    """
+
+    contest: str
+    place: str
+    round: int
+    work: Work
+
+
+@dataclass(slots=True)
+class Results:
+    """What came of all rounds.
+
+    Attributes:
+        samples: of each run that succeeded.
+        needs: one for each round of a contest that has a limit.
+        failures: a message for each run that failed or did not make what the others made.
+    """
+
+    samples: list[Sample] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
 def run_rounds(
-    reference: str, contests: Sequence[Contest], places: Sequence[Place], rounds: int
-) -> tuple[list[Sample], list[str]]:
-    """Runs the peers of each contest in turn, in another order each round.
+    layout: Layout,
+    sources: Mapping[Where, Source],
+    contests: Sequence[Contest],
+    places: Sequence[Place],
+    rounds: int,
+) -> Results:
+    """Runs the peers of each contest in turn, in another order each round, and measures its stages.
 
     Args:
-        reference: of the image.
+        layout: of the image.
+        sources: of the image, for all contests.
         contests: one after the other.
         places: likewise, for each contest.
         rounds: in each place.
-
-    Returns:
-        A sample for each run that succeeded, and a message for each that failed or did not make what the others made.
     """
-    samples: list[Sample] = []
-    failures: list[str] = []
+    results = Results()
     for contest, place in product(contests, places):
+        source = sources[contest.source]
         with temporary_folder(place.folder, "fastpull-bench-") as folder:
             spread(folder)
             for number, peer in _turns(contest.peers, rounds):
-                name = f"{contest.name}, {place.name}, round {number + 1}: {peer.name}"
+                name = f"{contest.name}, {place.name}, round {number + 1}: {peer.name if peer else 'the stages'}"
                 try:
-                    sample = _run(reference, contest, peer, place, number, folder)
+                    if peer is None:
+                        results.needs += _measure_stages(layout, source, contest, place, number, folder)
+                        continue
+                    sample = _run(source, contest, peer, place, number, folder)
                 except (ProgramFailed, OSError) as error:
-                    failures.append(f"{name}: {error}")
+                    results.failures.append(f"{name}: {error}")
                     print(f"{name}: failed", file=sys.stderr)
                 else:
-                    samples.append(sample)
+                    results.samples.append(sample)
                     print(f"{name}: {sample.usage.wall_seconds:.2f} s", file=sys.stderr)
     for contest in contests:
-        failures += _differences(contest.name, [sample for sample in samples if sample.contest == contest.name])
-    return samples, failures
+        alike = {peer.name for peer in contest.peers if peer.is_alike}
+        outputs = [one for one in results.samples if one.contest == contest.name and one.peer in alike]
+        results.failures += _differences(contest.name, outputs)
+    return results
 
 
-def _turns(peers: Sequence[Peer], rounds: int) -> Iterator[tuple[int, Peer]]:
+def _turns(peers: Sequence[Peer], rounds: int) -> Iterator[tuple[int, Peer | None]]:
+    """Whose turn it is; None for the stages."""
+    everybody = (*peers, None)
     for number in range(rounds):
-        first = number % len(peers)
-        for peer in (*peers[first:], *peers[:first]):
+        first = number % len(everybody)
+        for peer in (*everybody[first:], *everybody[:first]):
             yield number, peer
 
 
-def _run(reference: str, contest: Contest, peer: Peer, place: Place, number: int, parent: str) -> Sample:
+@contextmanager
+def _folder_of_a_run(place: Place, parent: str) -> Iterator[str]:
     folder = tempfile.mkdtemp(dir=parent)
     try:
-        for command in peer.prepare(reference, folder):
-            run(command)
-        commands = peer.commands(reference, folder)
-        os.sync()  # what was written and removed before is not to be paid for now
-        usage = measure(commands, os.path.join(folder, "log"))
-        output = output_size(os.path.join(folder, peer.output))
-        return Sample(contest.name, place.name, number, peer.name, usage, output)
+        yield folder
     finally:
         if not place.keeps:
             shutil.rmtree(folder)
+
+
+def _measure_stages(
+    layout: Layout, source: Source, contest: Contest, place: Place, number: int, parent: str
+) -> list[Need]:
+    if not contest.stages:
+        return []
+    with _folder_of_a_run(place, parent) as folder:
+        os.sync()
+        work = measure_stages(layout, source.repository, folder, contest.stages)
+    return [Need(contest.name, place.name, number, work)]
+
+
+def _run(source: Source, contest: Contest, peer: Peer, place: Place, number: int, parent: str) -> Sample:
+    with _folder_of_a_run(place, parent) as folder:
+        for command in peer.prepare(source, folder):
+            run(command)
+        commands = peer.commands(source, folder)
+        os.sync()  # what was written and removed before is not to be paid for now
+        usage = measure(commands, folder)
+        output = output_size(os.path.join(folder, peer.output))
+        return Sample(contest.name, place.name, number, peer.name, usage, output)
 
 
 def _differences(contest: str, samples: Sequence[Sample]) -> list[str]:

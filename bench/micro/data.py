@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import random
 from functools import cache
 
 import zstandard
 
+from bench.content import text
 from fastpull.layers.archive import archive
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.unpack import CHUNK
 
-_WORDS = (
-    b"int return static const struct void if for while char size_t err NULL self import from def ( ) { } ; =".split()
-)
 _TIME = 1_700_000_000
 _FILES_PER_FOLDER = 32
 
@@ -31,7 +28,7 @@ def tar_of(count: int, size: int) -> bytes:
         count: of files.
         size: of each, in bytes.
     """
-    content = _text(count * size)
+    content = text(count * size)
     members = []
     for number in range(count):
         folder, place = divmod(number, _FILES_PER_FOLDER)
@@ -59,14 +56,3 @@ def chunks_of(layer: bytes) -> list[memoryview]:
     """The layer cut as the pull cuts it."""
     view = memoryview(layer)
     return [view[start : start + CHUNK] for start in range(0, len(view), CHUNK)]
-
-
-def _text(size: int) -> bytes:
-    """Lines of a program's words and of noise; compresses to about a third."""
-    chance = random.Random(7)
-    pieces, total = [], 0
-    while total < size:
-        piece = b" ".join(chance.choices(_WORDS, k=400)) + chance.randbytes(400)
-        pieces.append(piece)
-        total += len(piece)
-    return b"".join(pieces)[:size]

@@ -1,0 +1,41 @@
+"""A clock for stages that are within one another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.limits import Stage
+
+
+class Clock:
+    """Adds time to the stage that is running; one within another stops the outer one.
+
+    Args:
+        now: seconds, of CPU by default.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
+        self._now = now
+        self._since = now()
+        self._stage: Stage | None = None
+        self.seconds: dict[Stage, float] = {}
+
+    @contextmanager
+    def running(self, stage: Stage) -> Iterator[None]:
+        """Runs a stage for as long as the context lasts."""
+        outer = self._switch(stage)
+        try:
+            yield
+        finally:
+            self._switch(outer)
+
+    def _switch(self, stage: Stage | None) -> Stage | None:
+        now = self._now()
+        if self._stage is not None:
+            self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
+        previous, self._stage, self._since = self._stage, stage, now
+        return previous

@@ -1,0 +1,77 @@
+"""A kitchen: real images are cooked by debootstrap and buildah, as root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from typing import IO
+
+from bench.programs import run
+from bench.recipes import PIP_FOLDER, SUITE
+
+_NETWORK_SETTINGS = (
+    *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES"),
+    *("http_proxy", "https_proxy", "no_proxy"),
+)
+_CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+
+
+class Kitchen:
+    """A place where images are made, with storage of its own. Nothing is removed before the end, see `spread`."""
+
+    def __init__(self, folder: str, log: IO[str]) -> None:
+        self._folder = folder
+        self._log = log
+        self._storage = os.path.join(folder, "storage")
+        self._run = os.path.join(folder, "run")
+
+    def cook(self, base: str, scripts: Iterable[str], destination: str) -> None:
+        """Makes an image.
+
+        Args:
+            base: the image whose layers come first, where skopeo's name for a place says; empty for `SUITE`.
+            scripts: what is run inside, one layer each.
+            destination: to which the image is pushed; likewise.
+        """
+        image = self._take(base) if base else self._debootstrap()
+        settings = self._settings_of_pip()
+        for script in scripts:
+            container = self._buildah("from", "--pull-never", image)
+            self._buildah("run", *settings, container, "sh", "-c", script)
+            image = self._buildah("commit", "-q", container)
+        self._buildah("push", "-q", image, destination)
+
+    def _take(self, image: str) -> str:
+        """Brings an image into the storage, and returns its name there."""
+        name = "localhost/base:bench"
+        copy = ["skopeo", "--insecure-policy", "copy", "-q"]
+        run([*copy, image, f"containers-storage:[vfs@{self._storage}+{self._run}]{name}"], self._log)
+        return name
+
+    def _debootstrap(self) -> str:
+        base = os.path.join(self._folder, "base")
+        # what it mounts below base is gone when it ends, however it ends
+        run(["unshare", "--mount", "debootstrap", "--variant=minbase", SUITE, base], self._log)
+        container = self._buildah("from", "scratch")
+        self._buildah("copy", "-q", container, base, "/")
+        return self._buildah("commit", "-q", container)
+
+    def _settings_of_pip(self) -> list[str]:
+        """How this machine reaches the network, for `buildah run`; leaves nothing in the image."""
+        shared = os.path.join(self._folder, "shared")
+        os.mkdir(shared)
+        options = ["--volume", f"{shared}:{PIP_FOLDER}:ro"]
+        for name in _NETWORK_SETTINGS:
+            if name in os.environ:
+                options += ["--env", name]  # its value is taken from here
+        certificates = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
+        if certificates is not None and os.path.isfile(certificates):
+            shutil.copyfile(certificates, os.path.join(shared, "certificates.pem"))
+            options += ["--env", f"PIP_CERT={PIP_FOLDER}/certificates.pem"]
+        return options
+
+    def _buildah(self, *arguments: str) -> str:
+        environment = {"BUILDAH_ISOLATION": "chroot", "TMPDIR": self._folder}
+        storage = ("--root", self._storage, "--runroot", self._run, "--storage-driver", "vfs")
+        return run(["buildah", *storage, *arguments], self._log, environment).strip()

@@ -1,0 +1,186 @@
+"""How a pull grows: ``python -m bench.scaling`` doubles the entries, the layers or the bytes of a generated image.
+
+A row tells what each doubling did to time and memory: 2.00x is proportional, 1.00x is none. The number of layers grows
+with the same files in them. Images come from a layout, so that there is nothing but fastpull in the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from bench.errors import BenchError
+from bench.folders import make_folder, temporary_folder
+from bench.generated import Shape
+from bench.layouts import TAG, write_layout
+from bench.machine import machine, packages
+from bench.measure import Usage, measure
+from bench.programs import require
+from bench.tables import aligned, times
+
+_FILE_BYTES = 1 << 20
+_LEVEL = 1  # of compression: images are not kept, and inflating takes as long
+_OUTPUTS = {"directory": "rootfs/", "squashfs": "image.sqsh"}
+_HEADER = ("grows", "output", "N", "median s", "time", "peak RSS MiB", "RSS")
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """What is doubled.
+
+    Attributes:
+        name: on the command line, and the unit of the numbers.
+        numbers: each twice the one before.
+    """
+
+    name: str
+    numbers: tuple[int, ...]
+
+    def shape(self, number: int) -> Shape:
+        """The image of that size."""
+        match self.name:
+            case "entries":
+                return Shape("entries", layers=4, files=number, file_size=100)
+            case "layers":
+                return Shape("layers", layers=number, files=12_800, file_size=16 << 10, replaced=10)
+            case _:
+                return Shape("bytes", layers=2, files=number // _FILE_BYTES, file_size=_FILE_BYTES)
+
+
+DIMENSIONS = (
+    Dimension("entries", (125_000, 250_000, 500_000, 1_000_000)),
+    Dimension("layers", (16, 32, 64, 128)),
+    Dimension("bytes", (256 << 20, 512 << 20, 1 << 30, 2 << 30)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What pulls of one size came to.
+
+    Attributes:
+        dimension, output: their names.
+        number: of what was doubled.
+        seconds: the median.
+        max_rss: the most, in bytes.
+        time_growth, rss_growth: by those of half the number; None for the first.
+    """
+
+    dimension: str
+    output: str
+    number: int
+    seconds: float
+    max_rss: int
+    time_growth: float | None = None
+    rss_growth: float | None = None
+
+
+def steps_of(dimension: str, output: str, runs: Sequence[tuple[int, Sequence[Usage]]]) -> list[Step]:
+    """What the runs come to.
+
+    Args:
+        dimension: its name.
+        output: its name.
+        runs: for each number, from the least on, what was measured.
+    """
+    steps: list[Step] = []
+    for number, usages in runs:
+        seconds = median(usage.wall_seconds for usage in usages)
+        max_rss = max(usage.max_rss for usage in usages)
+        before = steps[-1] if steps else None
+        growth = (seconds / before.seconds, max_rss / before.max_rss) if before else (None, None)
+        steps.append(Step(dimension, output, number, seconds, max_rss, *growth))
+    return steps
+
+
+def table(steps: Sequence[Step]) -> str:
+    """The steps, aligned."""
+    cells = [
+        (
+            step.dimension,
+            step.output,
+            f"{step.number:,}",
+            f"{step.seconds:.2f}",
+            times(step.time_growth),
+            f"{step.max_rss / (1 << 20):.0f}",
+            times(step.rss_growth),
+        )
+        for step in steps
+    ]
+    return aligned([_HEADER, *cells], 2)
+
+
+def main() -> int:
+    """Measures, prints a table, and writes all results."""
+    parser = argparse.ArgumentParser(prog="python -m bench.scaling", description="Doubles a generated image.")
+    parser.add_argument("--dimensions", default="entries,layers,bytes", metavar="LIST", help="(%(default)s)")
+    parser.add_argument("--outputs", default="directory,squashfs", metavar="LIST", help="(%(default)s)")
+    parser.add_argument("--steps", type=int, default=4, metavar="N", help="sizes of each, from the least on (4)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each size (3)")
+    parser.add_argument("--folder", default="/dev/shm", metavar="DIR", help="for images and outputs (%(default)s)")
+    parser.add_argument("--json", default="build/bench/scaling.json", metavar="FILE", help="(%(default)s)")
+    options = parser.parse_args()
+    try:
+        require(("fastpull",))
+        steps = _run(options)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    make_folder(os.path.dirname(os.path.abspath(options.json)))
+    with open(options.json, "w", encoding="utf-8") as file:
+        json.dump({"machine": machine(), "packages": packages(), "steps": [asdict(step) for step in steps]}, file)
+    print(f"\n{table(steps)}")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> list[Step]:
+    known = {dimension.name: dimension for dimension in DIMENSIONS}
+    names, outputs = options.dimensions.split(","), options.outputs.split(",")
+    if not (known.keys() >= set(names) and _OUTPUTS.keys() >= set(outputs)):
+        raise BenchError(f"dimensions are of {', '.join(known)}, outputs of {', '.join(_OUTPUTS)}")
+    steps = []
+    for dimension in map(known.__getitem__, names):
+        runs: dict[str, list[tuple[int, list[Usage]]]] = {output: [] for output in outputs}
+        for number in dimension.numbers[: options.steps]:
+            print(f"{dimension.name}: {number:,}", file=sys.stderr)
+            with temporary_folder(options.folder, "fastpull-scaling-") as folder:
+                layout = os.path.join(folder, "layout")
+                _generate(dimension.shape(number), layout)
+                for output, measured in runs.items():
+                    measured.append((number, [_pull(layout, output, folder) for _ in range(options.rounds)]))
+        for output, measured in runs.items():
+            steps += steps_of(dimension.name, output, measured)
+    return steps
+
+
+def _generate(shape: Shape, path: str) -> None:
+    """In a process of its own: the kernel counts this one's memory in what it tells of those started from it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(_write, shape, path).result()
+
+
+def _write(shape: Shape, path: str) -> None:
+    write_layout(path, map(shape.members, range(shape.layers)), _LEVEL)
+
+
+def _pull(layout: str, output: str, folder: str) -> Usage:
+    run = os.path.join(folder, "run")
+    os.mkdir(run)
+    command = ["fastpull", "pull", "--quiet", "--cache", os.path.join(run, "cache"), f"oci:{layout}:{TAG}"]
+    try:
+        os.sync()
+        return measure([[*command, "-o", os.path.join(run, _OUTPUTS[output])]], run)
+    finally:
+        shutil.rmtree(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

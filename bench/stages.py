@@ -1,0 +1,244 @@
+"""Measures the stages of a job one by one: ``python -m bench.stages``, a process of its own, on one thread.
+
+The layers pass through the libraries that fastpull uses, a chunk at a time as in a pull, and each stage's CPU time is
+added up. So caches are as warm, and pages as cold, as in a pull; but nothing waits, and nothing is coordinated. Blobs
+are received with a plain socket: the machine needs no more than that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import json
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Any
+
+from zstandard import ZstdCompressor
+
+from bench.clock import Clock
+from bench.errors import BenchError
+from bench.layouts import Layout
+from bench.limits import Stage, Work
+from bench.programs import run
+from fastpull.layers.decompress import inflate
+from fastpull.layers.scan import LayerScanner
+from fastpull.sinks.ownership import Ownership
+from fastpull.tarstage import FileWriter, Spans
+from fastpull.unpack import CHUNK
+
+_BLOCK = 128 << 10
+_RECEIVED = 256 << 10
+_BATCH = 1 << 20  # bytes of an image that are worth a system call
+_NEED_TAR = {Stage.INFLATE, Stage.HASH_TAR, Stage.SCAN, Stage.FILES, Stage.COMPRESS, Stage.BLOCKS}
+
+
+class _Blob(io.RawIOBase):
+    """A blob that is read, hashed and stored as far as that is wanted."""
+
+    def __init__(self, path: str, copy: str | None, wanted: set[Stage], clock: Clock) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # closed with this
+        self._copy = open(copy, "xb", buffering=0) if copy is not None else None  # noqa: SIM115  # likewise
+        self._hash = hashlib.sha256() if Stage.HASH_BLOB in wanted else None
+        self._clock = clock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what every caller passes
+        with self._clock.running(Stage.READ):
+            size = self._file.readinto(buffer)
+        if self._hash is not None:
+            with self._clock.running(Stage.HASH_BLOB):
+                self._hash.update(buffer[:size])
+        if self._copy is not None:
+            with self._clock.running(Stage.STORE):
+                self._copy.write(buffer[:size])
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        if self._copy is not None:
+            self._copy.close()
+        super().close()
+
+
+class _Image:
+    """The bytes of an image, in blocks, compressed if that is wanted."""
+
+    def __init__(self, path: str, wanted: set[Stage], clock: Clock) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._compressor = ZstdCompressor(level=1) if Stage.COMPRESS in wanted else None
+        self._clock = clock
+        self._payload = bytearray()
+        self._blocks: list[bytes] = []
+
+    def add(self, chunk: bytes, spans: Spans) -> None:
+        view = memoryview(chunk)
+        for _, start, length, _, _ in (spans[number] for number in range(len(spans))):
+            self._payload += view[start : start + length]
+        while len(self._payload) >= _BLOCK:
+            self._take(_BLOCK)
+
+    def finish(self) -> None:
+        if self._payload:
+            self._take(len(self._payload))
+        self._write()
+        os.close(self._fd)
+
+    def _take(self, size: int) -> None:
+        block = bytes(self._payload[:size])
+        del self._payload[:size]
+        if self._compressor is not None:
+            with self._clock.running(Stage.COMPRESS):
+                block = self._compressor.compress(block)
+        self._blocks.append(block)
+        if sum(map(len, self._blocks)) >= _BATCH:
+            self._write()
+
+    def _write(self) -> None:
+        content = b"".join(self._blocks)
+        self._blocks.clear()
+        with self._clock.running(Stage.BLOCKS):
+            os.write(self._fd, content)
+
+
+class _Files:
+    """The files of all layers in one tree, as the directory sink writes them while layers stream."""
+
+    def __init__(self, folder: str) -> None:
+        for name in ("root", "spool"):
+            os.mkdir(os.path.join(folder, name))
+        self._root, self._spool = (os.open(os.path.join(folder, name), os.O_RDONLY) for name in ("root", "spool"))
+
+    def writer(self, scanner: LayerScanner, layer: int) -> FileWriter:
+        policy = Ownership.named("keep" if os.geteuid() == 0 else "me")
+        return FileWriter(
+            scanner.entries, self._root, self._spool, layer, policy.keep, policy.file_mode_and, policy.file_mode_or
+        )
+
+
+class _Pass:
+    """One pass of an image's layers through the stages.
+
+    Args:
+        folder: that is empty; everything that is written goes there.
+        wanted: the stages.
+    """
+
+    def __init__(self, folder: str, wanted: set[Stage]) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._clock = Clock()
+        self._files = _Files(folder) if Stage.FILES in wanted else None
+        image = os.path.join(folder, "image")
+        self._image = _Image(image, wanted, self._clock) if Stage.BLOCKS in wanted else None
+        self.tar_bytes = 0
+        self.entries = 0
+
+    def layer(self, number: int, path: str, url: str) -> dict[Stage, float]:
+        """Passes a layer through, and returns what each stage took."""
+        self._clock.seconds.clear()
+        if Stage.RECEIVE in self._wanted:
+            _receive(url, self._clock)
+        copy = os.path.join(self._folder, f"blob-{number}") if Stage.STORE in self._wanted else None
+        with _Blob(path, copy, self._wanted, self._clock) as blob:
+            if self._wanted & _NEED_TAR:
+                self._unpack(blob, number)
+            else:
+                buffer = memoryview(bytearray(_BLOCK))
+                while blob.readinto(buffer):
+                    pass
+        return dict(self._clock.seconds)
+
+    def finish(self) -> float:
+        """Writes what is left of the image, and returns what that took."""
+        self._clock.seconds.clear()
+        if self._image is not None:
+            self._image.finish()
+        return sum(self._clock.seconds.values())
+
+    def _unpack(self, blob: _Blob, number: int) -> None:
+        hasher, scanner, clock = hashlib.sha256(), LayerScanner("layer"), self._clock
+        writer = self._files.writer(scanner, number) if self._files is not None else None
+        stream = inflate(blob, "layer")
+        while True:
+            with clock.running(Stage.INFLATE):
+                chunk = stream.read(CHUNK)
+            if not chunk:
+                break
+            self.tar_bytes += len(chunk)
+            with clock.running(Stage.HASH_TAR):
+                hasher.update(chunk)
+            with clock.running(Stage.SCAN):
+                spans = scanner.feed(chunk)
+            if writer is not None:
+                with clock.running(Stage.FILES):
+                    code = writer.write(chunk, spans)
+                if code:
+                    raise BenchError(f"files cannot be written (error {code})")
+            if self._image is not None:
+                self._image.add(chunk, spans)
+        self.entries += len(scanner.entries)
+        if writer is not None:
+            with clock.running(Stage.FILES):
+                writer.close()
+
+
+def measure_stages(layout: Layout, repository: str, folder: str, wanted: Collection[Stage]) -> Work:
+    """Passes the layers of an image through stages, in a process of its own.
+
+    Args:
+        layout: of the image.
+        repository: with the same blobs, ``http://HOST:PORT/v2/NAME``; for `Stage.RECEIVE` only.
+        folder: that is empty; everything that is written goes there.
+        wanted: the stages.
+
+    Raises:
+        ProgramFailed: it did not succeed.
+    """
+    command = [sys.executable, "-m", "bench.stages", layout.path, layout.tag, repository, folder, ",".join(wanted)]
+    answer: dict[str, Any] = json.loads(run(command))
+    seconds = {Stage(name): tuple(values) for name, values in answer.pop("seconds").items()}
+    return Work(seconds, **answer)
+
+
+def main() -> int:
+    """Measures, and prints the result as JSON; the arguments are those of `measure_stages`."""
+    path, tag, repository, folder, names = sys.argv[1:]
+    wanted = set(map(Stage, names.split(",")))
+    layout = Layout("", path, tag)
+    layers = layout.facts()["layers"]
+    passing = _Pass(folder, wanted)
+    taken = []
+    for number, (blob, layer) in enumerate(zip(layout.blobs(), layers, strict=True)):
+        taken.append(passing.layer(number, blob, f"{repository}/blobs/{layer['digest']}"))
+    rest = passing.finish()
+    seconds = {stage: [layer.get(stage, 0.0) for layer in taken] for stage in wanted}
+    if rest and Stage.BLOCKS in wanted:
+        seconds[Stage.BLOCKS][-1] += rest
+    work = Work(seconds, sum(layer["size"] for layer in layers), passing.tar_bytes, passing.entries)
+    json.dump(asdict(work), sys.stdout)
+    return 0
+
+
+def _receive(url: str, clock: Clock) -> None:
+    """Gets a blob, and drops it."""
+    address, _, path = url.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(address)
+    buffer = bytearray(_RECEIVED)
+    with clock.running(Stage.RECEIVE):
+        connection.request("GET", f"/{path}")
+        with connection.getresponse() as response:
+            if response.status != http.HTTPStatus.OK:
+                raise BenchError(f"{url} was answered with {response.status}")
+            while response.readinto(buffer):
+                pass
+    connection.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""What the benchmark makes of its samples."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from bench import peers
+from bench.contests import CONTESTS, Contest, choose
+from bench.errors import BenchError
+from bench.limits import Stage, Work
+from bench.measure import OutputSize, Usage
+from bench.pictures import Bar, Part, draw, write_pictures
+from bench.report import document, limit_table, summarize, summarize_limits, table
+from bench.rounds import Need, Results, Sample
+from bench.scaling import DIMENSIONS, Dimension, steps_of
+from bench.scaling import table as scaling_table
+
+CONTEST = Contest("job", (peers.fastpull("rootfs"), peers.umoci()), (Stage.RECEIVE, Stage.INFLATE))
+
+
+def sample(number: int, peer: str, seconds: float, written: int = 0) -> Sample:
+    usage = Usage(seconds, 2 * seconds, 1 << 20, written)
+    return Sample("job", "tmpfs", number, peer, usage, OutputSize(3, 1000))
+
+
+def results() -> Results:
+    ours = [sample(0, "fastpull", 2.0, 1500), sample(1, "fastpull", 4.0, 1500), sample(2, "fastpull", 3.0, 1500)]
+    theirs = [sample(0, "skopeo+umoci", 6.0, 20), sample(1, "skopeo+umoci", 8.0, 20)]
+    work = Work({Stage.RECEIVE: (0.5, 0.5), Stage.INFLATE: (0.5, 0.5)}, 400_000_000, 1_000_000_000, 9)
+    return Results([*ours, *theirs], [Need("job", "tmpfs", number, work) for number in range(3)])
+
+
+def test_a_row_has_the_median_and_the_extremes() -> None:
+    row = summarize(results(), [CONTEST], cores=2)[0]
+    assert (row.wall_seconds, row.wall_seconds_min, row.wall_seconds_max) == (3.0, 2.0, 4.0)
+    assert (row.cpu_seconds, row.cpu_seconds_per_gb) == (6.0, 6.0)
+
+
+def test_ratios_are_medians_over_rounds_and_not_ratios_of_medians() -> None:
+    first, second = summarize(results(), [CONTEST], cores=2)
+    assert (first.to_first, first.to_limit) == (1.0, 3.0)
+    assert (second.to_first, second.to_limit) == (2.5, 7.0)
+
+
+def test_writes_that_the_kernel_does_not_count_are_left_out() -> None:
+    first, second = summarize(results(), [CONTEST], cores=2)
+    assert (first.written_ratio, second.written_ratio) == (1.5, None)
+
+
+def test_without_a_limit_there_is_no_ratio_to_it() -> None:
+    plain = Results(results().samples)
+    assert summarize(plain, [CONTEST], cores=2)[0].to_limit is None
+    assert summarize_limits(plain, [CONTEST], cores=2) == []
+
+
+def test_tables_are_aligned_and_the_document_is_json() -> None:
+    for text in (
+        table(summarize(results(), [CONTEST], cores=2)),
+        limit_table(summarize_limits(results(), [CONTEST], cores=2)),
+    ):
+        assert len({len(line.rstrip()) for line in text.splitlines()[:2]}) == 1
+    written = json.loads(json.dumps(document(results(), [CONTEST], {"image": {"name": "some"}}, 2)))
+    assert written["limits"][0]["stages"] == {"receive": 1.0, "inflate": 1.0}
+    assert len(written["samples"]) == 5
+
+
+def test_pictures_are_well_formed_and_have_a_bar_for_each_peer(tmp_path: Path) -> None:
+    written = document(results(), [CONTEST], {"image": {"name": "a <small> & simple one"}}, 2)
+    paths = write_pictures(written, str(tmp_path), "some")
+    assert [path.rpartition("/")[2] for path in paths] == ["some-tmpfs-peers.svg", "some-tmpfs-stages.svg"]
+    rectangles = [len(ET.parse(path).findall("{http://www.w3.org/2000/svg}rect")) for path in paths]
+    assert rectangles == [3, 2 + 2]  # a limit and two peers; two stages and their legend
+
+
+def test_bars_are_to_scale_and_within_the_picture() -> None:
+    bars = [Bar("one", (Part("a", 1, "red"), Part("b", 3, "blue"))), Bar("heading"), Bar("two", (Part("a", 2, "red"),))]
+    root = ET.fromstring(draw("title", bars))
+    widths = [float(found.attrib["width"]) for found in root.iter("{http://www.w3.org/2000/svg}rect")][2:]
+    assert widths[1] == pytest.approx(3 * widths[0], rel=0.01)
+    assert widths[2] == pytest.approx(2 * widths[0], rel=0.01)
+    assert sum(widths[:2]) < float(root.attrib["width"])
+
+
+def test_a_picture_of_nothing_is_a_picture() -> None:
+    assert ET.fromstring(draw("nothing", [])).tag.endswith("svg")
+
+
+def test_contests_have_names_of_their_own_and_are_chosen_by_them() -> None:
+    assert len({contest.key for contest in CONTESTS}) == len(CONTESTS)
+    assert [contest.name for contest in choose("download-20-ms,directory")] == ["download, 20 ms", "directory"]
+    assert {contest.name for contest in choose("usual")} < {contest.name for contest in choose("all")}
+    with pytest.raises(BenchError, match="no output 'nonsense'"):
+        choose("nonsense")
+
+
+def test_who_cannot_read_zstd_does_not_take_part_with_it() -> None:
+    for contest in CONTESTS:
+        names = [peer.name for peer in contest.among(is_zstd=True).peers]
+        assert names[0].startswith("fastpull")
+        assert not any("umoci" in name for name in names)
+    assert "skopeo+umoci" in [peer.name for peer in CONTESTS[0].among(is_zstd=False).peers]
+
+
+def test_growth_is_told_from_each_size_to_the_next() -> None:
+    runs = [(10, [Usage(1.0, 0, 100, 0), Usage(3.0, 0, 90, 0)]), (20, [Usage(5.0, 0, 150, 0)])]
+    steps = steps_of("entries", "directory", runs)
+    assert [(step.seconds, step.time_growth, step.rss_growth) for step in steps] == [(2.0, None, None), (5.0, 2.5, 1.5)]
+    assert "2.50x" in scaling_table(steps)
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS, ids=lambda dimension: dimension.name)
+def test_each_size_is_twice_the_one_before_it(dimension: Dimension) -> None:
+    assert all(after == 2 * before for before, after in pairwise(dimension.numbers))

@@ -1,0 +1,48 @@
+"""Slow lines: when bytes arrive, and that all of them do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from bench.slow import Line, serve
+
+
+def test_a_byte_arrives_after_the_delay() -> None:
+    line = Line(delay=0.5, rate=1000)
+    assert line.send(1, now=10.0) == pytest.approx(10.501)
+
+
+def test_bytes_pass_one_after_the_other() -> None:
+    line = Line(delay=0.5, rate=1000)
+    assert [line.send(1000, now=0.0) for _ in range(3)] == [1.5, 2.5, 3.5]
+
+
+def test_a_line_that_was_idle_does_not_save_up() -> None:
+    line = Line(delay=0.0, rate=1000)
+    line.send(1000, now=0.0)
+    assert line.send(1000, now=60.0) == 61.0
+
+
+def test_a_full_line_holds_what_is_on_its_way() -> None:
+    assert Line(delay=0.08, rate=50e6).pieces * (64 << 10) >= 0.08 * 50e6
+
+
+async def test_all_bytes_come_through_in_both_directions() -> None:
+    content = random.Random(1).randbytes(1 << 20)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(5) == b"hello"
+        writer.write(content)
+        await writer.drain()
+        writer.close()
+
+    upstream = await asyncio.start_server(answer, "127.0.0.1", 0)
+    proxy = await serve(upstream.sockets[0].getsockname()[:2], 0.001, 1e9)
+    async with upstream, proxy:
+        reader, writer = await asyncio.open_connection(*proxy.sockets[0].getsockname()[:2])
+        writer.write(b"hello")
+        assert await reader.read(-1) == content
+        writer.close()
