@@ -105,7 +105,7 @@ cdef bint is_mount_point(int fd) noexcept nogil:
 
 
 cdef int open_unreadable(int directory, const char* name) noexcept nogil:
-    """Gives a directory back to its owner, and opens it; by descriptor, since the name may come to be a link meanwhile."""
+    """Gives a directory back to its owner, and opens it; by descriptor, since the name may become a link meanwhile."""
     cdef char itself[32]
     cdef int fd = -1
     cdef int error
