@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import Settings, parse_age, parse_size
+    from fastpull.config import Limits, Settings, parse_age, parse_size
     from fastpull.engine import PullReport
     from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
@@ -56,6 +56,7 @@ _HOMES = {
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
     "Layer": "fastpull.oci.image",
+    "Limits": "fastpull.config",
     "Manifest": "fastpull.oci.manifest",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
@@ -91,6 +92,7 @@ __all__ = [
     "Image",
     "ImageConfig",
     "Layer",
+    "Limits",
     "Manifest",
     "Platform",
     "PullReport",

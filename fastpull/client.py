@@ -96,7 +96,7 @@ class Client:
             store = await in_thread(files, Store, settings.cache)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
-            self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event)
+            self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event, settings.limits)
             self._exit = stack.pop_all()
         return self
 

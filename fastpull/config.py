@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from fastpull.errors import InvalidSetting
@@ -14,6 +14,37 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", re.IGNORECASE)
 _AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much an image may take before it is refused; each has a setting: ``FASTPULL_MAX_ENTRIES``.
+
+    What no setting raises stands in docs/threat-model.md, with these.
+
+    Attributes:
+        max_layer_size: bytes of a layer, uncompressed, or of its files with their holes.
+        max_image_size: the same for all layers together.
+        max_entries: of all layers together; each takes some 300 bytes of memory until the output is made.
+        max_ratio: uncompressed bytes for each byte of a blob. A layer is asked only once it has taken 1 GiB, or a tenth
+            of the free space where the output is made: what is small may be as compressible as it likes.
+        max_zstd_window: bytes that a zstd frame may ask to keep in memory; by default what the zstd tool allows
+            without ``--long``.
+    """
+
+    max_layer_size: int = 256 << 30
+    max_image_size: int = 512 << 30
+    max_entries: int = 4_000_000
+    max_ratio: int = 200
+    max_zstd_window: int = 128 << 20
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if not 1 <= getattr(self, one.name) < 1 << 63:
+                raise InvalidSetting(str(getattr(self, one.name)), f"{one.name} has to be at least 1, and below 2^63")
+
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +60,7 @@ class Settings:
         connections: to one host, at most. ``FASTPULL_CONNECTIONS``; by default 16.
         insecure: registries may speak plain http or have certificates that nobody vouches for. ``FASTPULL_INSECURE``.
         sync: cache and output are on their disks before they appear. ``FASTPULL_SYNC``.
+        limits: how much an image may take.
     """
 
     cache: str
@@ -37,6 +69,7 @@ class Settings:
     connections: int = 16
     insecure: bool = False
     sync: bool = False
+    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         if not self.cache:
@@ -54,7 +87,8 @@ class Settings:
 
         Args:
             environment: with ``FASTPULL_*``.
-            given: what counts above all, as values or as text; None for what was not given.
+            given: what counts above all, as values or as text; None for what was not given. Limits have the names that
+                they have in `Limits`.
 
         Raises:
             InvalidSetting: a value is out of its range, or cannot be read.
@@ -63,7 +97,11 @@ class Settings:
         found: dict[str, Any] = {"cache": os.path.join(base, "fastpull"), "workers": available_cores()}
         found.update({name: environment.get(f"FASTPULL_{name.upper()}") or found.get(name) for name in _READERS})
         found.update({name: value for name, value in given.items() if value is not None})
-        return cls(**{name: _read(name, value) for name, value in found.items() if value is not None})
+        read = {name: _read(name, value) for name, value in found.items() if value is not None}
+        limits = {name: read.pop(name) for name in _LIMITS if name in read}
+        if limits:
+            read["limits"] = Limits(**limits)
+        return cls(**read)
 
 
 def _read(name: str, value: Any) -> Any:
@@ -106,7 +144,15 @@ def parse_switch(text: str) -> bool:
     raise InvalidSetting(text, "neither yes nor no")
 
 
+_LIMITS: dict[str, Callable[[str], Any]] = {
+    "max_layer_size": parse_size,
+    "max_image_size": parse_size,
+    "max_entries": parse_count,
+    "max_ratio": parse_count,
+    "max_zstd_window": parse_size,
+}
 _READERS: dict[str, Callable[[str], Any]] = {
+    **_LIMITS,
     "cache": str,
     "workers": parse_count,
     "memory": parse_size,

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fastpull.bottleneck import find_bottleneck
 from fastpull.config import available_cores
-from fastpull.errors import DigestMismatch, FastpullError, LayerError, SizeMismatch
+from fastpull.errors import DigestMismatch, FastpullError, LayerError, LimitExceeded, SizeMismatch
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
+from fastpull.layers.quota import Quota
 from fastpull.meter import Meter, waiting
 from fastpull.progress import Committing, LayerDone, LayerProgress, OnEvent, Warned
 from fastpull.tasks import Turns, in_thread, task_group
@@ -30,6 +31,7 @@ from fastpull.unpack import LayerWork
 if TYPE_CHECKING:
     from fastpull.bottleneck import Bottleneck
     from fastpull.cache.store import Store
+    from fastpull.config import Limits
     from fastpull.layers.tree import Tree
     from fastpull.meter import StageTime
     from fastpull.oci.image import Image
@@ -52,6 +54,7 @@ class Workshop:
         helpers: for what the layers' threads need not do themselves; nothing there waits for anything.
         turns: as many as there are workers.
         on_event: told what happens.
+        limits: how much each image may take.
     """
 
     store: Store
@@ -60,6 +63,7 @@ class Workshop:
     helpers: Executor
     turns: Turns
     on_event: OnEvent
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,17 +173,18 @@ class Pull:
         """Unpacks all layers side by side, the largest first; of a foreseen tree only what it needs is written."""
         layers = self._image.layers
         wanted = await self._in_files(foreseen.wanted) if foreseen else [None] * len(layers)
+        quota = Quota(self._workshop.limits, await self._in_files(self._sink.room))
         by_size = sorted(range(len(layers)), key=lambda number: -layers[number].blob.size)
         async with self._blobs.progress(), task_group() as group:
             tasks = {
-                number: group.create_task(self._unpack_layer(number, rank, wanted[number]))
+                number: group.create_task(self._unpack_layer(number, rank, wanted[number], quota))
                 for rank, number in enumerate(by_size)
             }
         return [tasks[number].result() for number in range(len(layers))]
 
-    async def _unpack_layer(self, number: int, rank: int, wanted: bytearray | None) -> LayerIndex:
+    async def _unpack_layer(self, number: int, rank: int, wanted: bytearray | None, quota: Quota) -> LayerIndex:
         def unpack(work: LayerWork, blob: Blob) -> LayerIndex:
-            return work.unpack(blob, self._sink, rank, wanted)
+            return work.unpack(blob, self._sink, rank, wanted, quota)
 
         index = await self._blobs.use(number, rank, unpack)
         await self._in_files(self._workshop.store.write_index, index.blob, index.to_bytes())
@@ -199,7 +204,7 @@ class Pull:
             found.append(index)
         try:
             return self._merge(found)
-        except LayerError:
+        except (LayerError, LimitExceeded):
             return None  # to be said when the layers themselves say so
 
     def _warn(self, tree: Tree, output: SinkReport) -> None:

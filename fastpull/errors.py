@@ -24,6 +24,7 @@
     ├── DecompressError                           22   a corrupt or truncated gzip or zstd stream
     ├── TarError                                  23   a layer that is not a well-formed tar
     ├── LayerError                                24   a changeset that breaks the rules of image-spec's layer.md
+    ├── LimitExceeded                             25   an image that takes more than it may
     ├── CacheError (OSError)                      30   the cache cannot be read or written
     └── OutputError (OSError)                     31   the destination cannot be written
         └── OutputExists (FileExistsError)
@@ -54,6 +55,7 @@ __all__ = [
     "InvalidReference",
     "InvalidSetting",
     "LayerError",
+    "LimitExceeded",
     "MalformedDocument",
     "NoMatchingPlatform",
     "NotFound",
@@ -383,6 +385,33 @@ class LayerError(FastpullError):
 
     def _message(self) -> str:
         return f"{self.reason}: {printable(self.path)!r} in layer: {self.subject}"
+
+
+@dataclass(eq=False)
+class LimitExceeded(FastpullError):
+    """A layer takes more than it may: of the disk, of memory, of time.
+
+    Attributes:
+        limit: what there is too much of, with the number.
+        path: of the entry at which it became too much, where it is known.
+        setting: that raises the limit; empty for one that comes from the formats or from the kernel.
+    """
+
+    exit_code = 25
+    subject: str
+    limit: str
+    path: bytes = b""
+    setting: str = ""
+
+    def _message(self) -> str:
+        path = f" at {printable(self.path)!r}" if self.path else ""
+        return f"{self.limit}{path} in layer: {self.subject}"
+
+    def _hint(self) -> str:
+        if not self.setting:
+            return "No setting raises this limit; the image's author has to build it again"
+        flag = self.setting.replace("_", "-")
+        return f"If the image is to be trusted with more, raise the limit: --{flag}, FASTPULL_{self.setting.upper()}"
 
 
 # --- 30, 31: the local machine

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import DecompressError, DiffIdMismatch, LayerError, TarError
 from fastpull.layers.decompress import inflate
+from fastpull.layers.quota import LayerQuota
 from fastpull.layers.scan import LayerScanner
 from fastpull.meter import clock
 from fastpull.oci.digest import Digest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from fastpull.layers.index import LayerIndex
+    from fastpull.layers.quota import Quota
     from fastpull.meter import Part, Watch
     from fastpull.oci.image import Layer
     from fastpull.sinks.base import Sink
@@ -68,7 +70,7 @@ class LayerWork:
             with self._part.watch() as watch:
                 self._verify(BlobReader(blob, self.layer.blob, self.subject, watch))
 
-    def unpack(self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None) -> LayerIndex:
+    def unpack(self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, quota: Quota) -> LayerIndex:
         """Reads, hashes, inflates, hashes, scans and writes the layer.
 
         Args:
@@ -76,23 +78,27 @@ class LayerWork:
             sink: gets the payload.
             rank: of the layer by the size of its blob, 0 for the largest.
             wanted: for each entry whether it will be needed, where that is known.
+            quota: of the image.
 
         Returns:
             The index; blob and diff_id are verified then.
 
         Raises:
             FastpullError: something is wrong with the blob, the layer, or the output. That a blob is not what its
-                descriptor says goes before all that follows from it.
+                descriptor says goes before all that follows from it, but for `LimitExceeded`: then nothing more is
+                read.
         """
         with self._part.watch() as watch:
-            return self._unpack(blob, sink, rank, wanted, watch)
+            return self._unpack(blob, sink, rank, wanted, quota, watch)
 
-    def _unpack(self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, watch: Watch) -> LayerIndex:
+    def _unpack(
+        self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, quota: Quota, watch: Watch
+    ) -> LayerIndex:
         reader = BlobReader(blob, self.layer.blob, self.subject, watch)
-        scanner = LayerScanner(self.subject)
+        scanner, taken = LayerScanner(self.subject, quota.limits), LayerQuota(quota, self.number, self.subject)
         writer = sink.layer(self.number, rank, scanner.entries, wanted)
         try:
-            stream = inflate(reader, self.subject)
+            stream = inflate(reader, self.subject, quota.limits)
             has_own_id = not stream.is_plain or self.layer.diff_id.algorithm != self.layer.blob.digest.algorithm
             hasher = _HasherAside(self.layer.diff_id, self._helpers, self._part) if has_own_id else None
             while chunk := stream.read(CHUNK):
@@ -100,9 +106,13 @@ class LayerWork:
                 if hasher is not None:
                     hasher.update(chunk)
                 handed = clock()
-                writer.write(chunk, scanner.feed(chunk))
+                spans = scanner.feed(chunk)
                 self.read = reader.position
                 self.unpacked += len(chunk)
+                entries = len(scanner.entries)
+                last_path = scanner.entries.path(entries - 1) if entries else b""
+                taken.check(self.read, self.unpacked, scanner.content, entries, last_path)
+                writer.write(chunk, spans)
                 watch.step(inflated, handed, clock())
             inflated = clock()
             scanner.finish()

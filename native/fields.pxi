@@ -28,11 +28,18 @@ cdef enum Fault:
     FAULT_TRUNCATED = 23
     FAULT_TOO_LARGE = 24
     FAULT_DEVICE_RANGE = 25
+    FAULT_LAYER_SIZE = 26
+    FAULT_XATTR_SIZE = 27
+    FAULT_XATTR_NAME = 28
+    FAULT_TARGET_LENGTH = 29
 
 
 cdef enum:
     MAX_NAME = 255
     MAX_DEPTH = 255
+    MAX_TARGET = 4095      # of a symbolic link, as the kernel's PATH_MAX
+    MAX_XATTR_NAME = 255   # as the kernel's XATTR_NAME_MAX
+    MAX_XATTRS = 65536     # names and values of one entry, as the kernel's XATTR_SIZE_MAX for one value
 
 cdef int64_t MAX_ID = UINT32_MAX - 1  # the last value is chown's "leave it"
 

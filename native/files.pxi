@@ -15,7 +15,7 @@ cdef extern from "sys/stat.h" nogil:
         long tv_nsec
     int mkdirat(int, const char*, mode_t)
     int fchmod(int, mode_t)
-    int fchmodat(int, const char*, mode_t, int)
+    int chmod(const char*, mode_t)
     int futimens(int, const timespec*)
 
 cdef extern from "unistd.h" nogil:
@@ -173,6 +173,8 @@ cdef int begin_written(FileWriter self, uint32_t entry) noexcept nogil:
         name[path_size - start] = 0
         self.fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0o600)
     else:
+        if directory >= 0:
+            (&errno)[0] = EISDIR  # a file that calls itself the root: the merge refuses it
         self.fd = -1
     if self.fd < 0:
         # taken by another layer's file or directory, by an earlier entry of this one, or too deep

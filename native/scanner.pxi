@@ -103,11 +103,14 @@ cdef class Scanner:
         spans: the payload in the chunk that was fed last.
         offset: where the header at hand, or at fault, begins in the stream.
         culprit: the name at fault, where a name is.
+        content: bytes of all files so far, holes included.
     """
 
     cdef readonly EntryTable entries
     cdef readonly Spans spans
     cdef readonly int64_t offset
+    cdef readonly int64_t content
+    cdef int64_t max_content
 
     cdef State state
     cdef int fault
@@ -131,10 +134,12 @@ cdef class Scanner:
     cdef int64_t map_size, map_number, map_count
     cdef bint map_digits
 
-    def __cinit__(self):
+    def __cinit__(self, int64_t max_content=INT64_MAX):
+        """Prepares to scan a layer whose files have `max_content` bytes at most, all together, holes included."""
         self.entries = EntryTable()
         self.spans = Spans()
         self.state = STATE_HEADER
+        self.max_content = max_content
         extended_clear(&self.local)
         extended_clear(&self.common)
 
@@ -331,6 +336,10 @@ cdef int on_entry(Scanner self, const uint8_t* header, uint8_t typeflag, int64_t
     if fault == FAULT_NONE and row.type == TYPE_FILE:
         fault = begin_file(self, header, typeflag)
         row.size = self.real_size
+        if fault == FAULT_NONE and row.size > self.max_content - self.content:
+            fault = FAULT_LAYER_SIZE
+        if fault == FAULT_NONE:
+            self.content += row.size
     if fault:
         return fail_name(self, fault, names.path, names.path_size)
     if table_append(self.entries, &row) != 0:
@@ -461,6 +470,8 @@ cdef int append_names(Scanner self, EntryTable table, uint8_t type, const Names*
         return append_normalised(&table.links, names.link, names.link_size)
     if memchr(names.link, 0, names.link_size) != NULL:
         return FAULT_NUL_IN_NAME
+    if names.link_size > MAX_TARGET:
+        return FAULT_TARGET_LENGTH
     return FAULT_MEMORY if buffer_append(&table.links, names.link, names.link_size) != 0 else FAULT_NONE
 
 
@@ -468,8 +479,14 @@ cdef int append_xattrs(const Buffer* xattrs, EntryTable table) noexcept nogil:
     """Copies the records that wait for the next entry, each with the entry's number before it."""
     cdef size_t start = 0
     cdef size_t size
+    cdef size_t total = 0
     while start < xattrs.size:
         size = 8 + <size_t> (<uint32_t*> (xattrs.data + start))[0] + (<uint32_t*> (xattrs.data + start))[1]
+        if (<uint32_t*> (xattrs.data + start))[0] > MAX_XATTR_NAME:
+            return FAULT_XATTR_NAME
+        total += size - 8
+        if total > MAX_XATTRS:
+            return FAULT_XATTR_SIZE
         if (
             buffer_append(&table.xattrs, &table.count, sizeof(table.count)) != 0
             or buffer_append(&table.xattrs, xattrs.data + start, size) != 0

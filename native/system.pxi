@@ -104,14 +104,31 @@ cdef bint is_mount_point(int fd) noexcept nogil:
     return (found.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0
 
 
+cdef int open_unreadable(int directory, const char* name) noexcept nogil:
+    """Gives a directory back to its owner, and opens it; by descriptor, since the name may become a link meanwhile."""
+    cdef char itself[32]
+    cdef int fd = -1
+    cdef int error
+    cdef int found = openat(directory, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+    if found < 0:
+        return -1
+    snprintf(itself, sizeof(itself), b"/proc/self/fd/%d", found)
+    if chmod(itself, 0o700) == 0:
+        fd = openat(found, b".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+    error = errno
+    close(found)
+    (&errno)[0] = error
+    return fd
+
+
 cdef int remove_directory(int directory, const char* name) noexcept nogil:
     cdef int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
     cdef DIR* stream
     cdef dirent* entry
     cdef bint opened_up = False
     cdef int error = 0
-    if fd < 0 and errno == EACCES and fchmodat(directory, name, 0o700, 0) == 0:
-        fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+    if fd < 0 and errno == EACCES:
+        fd = open_unreadable(directory, name)
     if fd < 0:
         return 0 if errno == ENOENT else errno
     if is_mount_point(fd):

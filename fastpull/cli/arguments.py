@@ -29,6 +29,22 @@ def add_cache_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", metavar="DIR", help="FASTPULL_CACHE, or ~/.cache/fastpull")
 
 
+_LIMITS = {
+    "max_layer_size": ("SIZE", "of a layer, uncompressed (256G)"),
+    "max_image_size": ("SIZE", "of all layers together, uncompressed (512G)"),
+    "max_entries": ("N", "of all layers together (4000000)"),
+    "max_ratio": ("N", "uncompressed bytes for a byte of a blob, in a layer of more than 1G (200)"),
+    "max_zstd_window": ("SIZE", "of memory that a zstd layer may ask for (128M)"),
+}
+
+
+def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
+    """How much an image may take."""
+    limits = parser.add_argument_group("limits", "an image that takes more is refused")
+    for name, (metavar, text) in _LIMITS.items():
+        limits.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+
+
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """How to tell what happens."""
     how = parser.add_mutually_exclusive_group()
@@ -39,5 +55,5 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(options: argparse.Namespace) -> fastpull.Settings:
     """The settings that command line and environment make together."""
-    names = ("cache", "workers", "memory", "connections", "insecure", "sync")
+    names = ("cache", "workers", "memory", "connections", "insecure", "sync", *_LIMITS)
     return fastpull.Settings.load(**{name: getattr(options, name, None) for name in names})

@@ -10,7 +10,13 @@ import sys
 from typing import Any
 
 import fastpull
-from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, add_output_arguments, settings_of
+from fastpull.cli.arguments import (
+    SOURCE_HELP,
+    add_client_arguments,
+    add_limit_arguments,
+    add_output_arguments,
+    settings_of,
+)
 from fastpull.cli.console import Console, console_for
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
@@ -75,6 +81,7 @@ def add_verb(verbs: Any) -> None:
         "--sync", action="store_true", default=None, help="have cache and output on their disks before they appear"
     )
     add_client_arguments(parser)
+    add_limit_arguments(parser)
     add_output_arguments(parser)
     parser.add_argument(
         "--trace", metavar="FILE", help="write a timeline of the pull, also of one that fails, for ui.perfetto.dev"

@@ -13,7 +13,8 @@ from typing import IO, ClassVar, Protocol, cast
 
 import zstandard
 
-from fastpull.errors import DecompressError, UnsupportedMediaType, map_exceptions
+from fastpull.config import DEFAULT_LIMITS, Limits
+from fastpull.errors import DecompressError, LimitExceeded, UnsupportedMediaType, map_exceptions
 
 try:  # ISA-L inflates in a third to a half of zlib's time (bench/micro)
     from isal import igzip, igzip_lib
@@ -23,9 +24,6 @@ except ImportError:
     open_gzip, inflate_error = gzip_ng.GzipNGFile, zlib_ng.error
 else:
     open_gzip, inflate_error = igzip.IGzipFile, igzip_lib.IsalError
-
-MAX_ZSTD_WINDOW = 128 << 20
-"""The largest window, in bytes, that a zstd frame may ask for: what the zstd tool allows without --long."""
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -47,15 +45,17 @@ class Inflated(Protocol):
 
         Raises:
             DecompressError: the stream is corrupt, truncated, or something follows it.
+            LimitExceeded: it asks for more memory than it may have.
         """
 
 
-def inflate(raw: io.RawIOBase, subject: str) -> Inflated:
+def inflate(raw: io.RawIOBase, subject: str, limits: Limits = DEFAULT_LIMITS) -> Inflated:
     """Opens a layer's stream of uncompressed bytes.
 
     Args:
         raw: the blob; read to its very end by the time the result is.
         subject: the layer, for messages.
+        limits: how much memory it may ask for.
 
     Returns:
         A reader over all members of a gzip stream, all frames of a zstd stream with skippable frames passed over, or
@@ -73,7 +73,7 @@ def inflate(raw: io.RawIOBase, subject: str) -> Inflated:
     if head.startswith(_GZIP):
         return _Gzip(source, subject)
     if head.startswith(_ZSTD) or _is_skippable(head[:4]):
-        return _Zstd(source, subject)
+        return _Zstd(source, subject, limits.max_zstd_window)
     for magic, name in _OTHERS.items():
         if head.startswith(magic):
             raise UnsupportedMediaType(subject, name, "unsupported compression")
@@ -124,17 +124,25 @@ class _Gzip:
 class _Zstd:
     is_plain: ClassVar[bool] = False
 
-    def __init__(self, source: _Rewound, subject: str) -> None:
+    def __init__(self, source: _Rewound, subject: str, max_window: int) -> None:
         self._framing = ZstdFraming(source)
+        self._max_window = max_window
         self._subject = subject
-        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=max_window)
         self._stream = decompressor.stream_reader(
             cast("IO[bytes]", self._framing), read_size=128 << 10, read_across_frames=True
         )
 
     def read(self, size: int) -> bytes:
         with _errors_of(self._subject):
-            data = self._stream.read(size)
+            try:
+                data = self._stream.read(size)
+            except zstandard.ZstdError as error:
+                if self._framing.window > self._max_window:
+                    window, allowed = self._framing.window, self._max_window
+                    reason = f"a zstd window of {window} bytes, of which {allowed} are allowed,"
+                    raise LimitExceeded(self._subject, reason, setting="max_zstd_window") from error
+                raise
         if not data and not self._framing.complete:
             raise DecompressError(self._subject, "the zstd stream ends within a frame")
         return data
@@ -158,11 +166,15 @@ class ZstdFraming(io.RawIOBase):
 
     Follows the headers of frames and blocks, and skips what they hold.
 
+    Attributes:
+        window: bytes that the last frame so far asks to keep in memory.
+
     Spec: RFC 8878, 3.1 Frames.
     """
 
     def __init__(self, source: io.RawIOBase) -> None:
         self._source = source
+        self.window = 0
         self._between_frames = True
         self._skip = 0  # bytes before the next header
         self._header = bytearray()
@@ -206,9 +218,14 @@ class ZstdFraming(io.RawIOBase):
                 continue
             descriptor = (yield 1)[0]
             single_segment, has_checksum = bool(descriptor & 0x20), bool(descriptor & 0x04)
-            self._skip += 0 if single_segment else 1  # window descriptor
-            self._skip += (0, 1, 2, 4)[descriptor & 3]  # dictionary id
-            self._skip += (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]  # frame content size
+            size_of_size = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+            if single_segment:
+                self._skip += (0, 1, 2, 4)[descriptor & 3]  # dictionary id
+                self.window = int.from_bytes((yield size_of_size), "little") + (256 if size_of_size == 2 else 0)
+            else:
+                exponent, mantissa = divmod((yield 1)[0], 8)
+                self.window = (8 + mantissa) << (7 + exponent)
+                self._skip += (0, 1, 2, 4)[descriptor & 3] + size_of_size
             last = False
             while not last:
                 block = int.from_bytes((yield 3), "little")

@@ -34,10 +34,22 @@ class Fault(IntEnum):
     TRUNCATED = 23
     TOO_LARGE = 24
     DEVICE_RANGE = 25
+    LAYER_SIZE = 26
+    XATTR_SIZE = 27
+    XATTR_NAME = 28
+    TARGET_LENGTH = 29
 
 
-LAYER_FAULTS = frozenset({Fault.PATH_ESCAPES, Fault.PATH_DEPTH, Fault.NAME_LENGTH})
+LAYER_FAULTS = frozenset({Fault.PATH_ESCAPES, Fault.NAME_LENGTH, Fault.XATTR_NAME, Fault.TARGET_LENGTH})
 """Faults of a well-formed archive: what it asks for is refused."""
+
+LIMITS = {
+    Fault.PATH_DEPTH: "",
+    Fault.EXTENSION_SIZE: "",
+    Fault.XATTR_SIZE: "",
+    Fault.LAYER_SIZE: "max_layer_size",
+}
+"""Faults that are limits, and the settings that raise them, where there are any."""
 
 REASONS = {
     Fault.CHECKSUM: "header checksum does not match",
@@ -64,4 +76,8 @@ REASONS = {
     Fault.TRUNCATED: "the archive ends within an entry",
     Fault.TOO_LARGE: "more names than 4 GiB",
     Fault.DEVICE_RANGE: "device number out of range",
+    Fault.LAYER_SIZE: "files larger than the layer may be",
+    Fault.XATTR_SIZE: "extended attributes over 64 KiB",
+    Fault.XATTR_NAME: "name of an extended attribute is longer than 255 bytes",
+    Fault.TARGET_LENGTH: "target of a symbolic link is longer than 4095 bytes",
 }

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fastpull.errors import LayerError
+from fastpull.errors import LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
 from fastpull.layers.tree import Directory, Node, Origin, Tree
 
@@ -42,6 +42,7 @@ def merge(indexes: Sequence[LayerIndex]) -> Tree:
     Raises:
         LayerError: a changeset asks for what cannot be: a hard link to nothing or to a directory, a root that is not a
             directory, an entry below a file of its own layer, a malformed whiteout.
+        LimitExceeded: links lead to a path that is too deep.
     """
     tree = Tree(indexes)
     for layer in range(len(indexes)):
@@ -219,7 +220,8 @@ class _Changeset:
                 else:
                     trail.append(self._imply(above, name))
         if len(trail) > _MAX_DEPTH:
-            raise self._fail(f"links lead to a path of more than {_MAX_DEPTH} components", path)
+            reason = f"links lead to a path of more than {_MAX_DEPTH} components"
+            raise LimitExceeded(str(self._index.blob), reason, path)
         return trail[-1]
 
     def _follow(self, origin: Origin, trail: list[Directory], pending: list[bytes]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastpull.errors import LayerError, TarError
-from fastpull.layers.faults import LAYER_FAULTS, REASONS, Fault
+from fastpull.config import DEFAULT_LIMITS, Limits
+from fastpull.errors import LayerError, LimitExceeded, TarError
+from fastpull.layers.faults import LAYER_FAULTS, LIMITS, REASONS, Fault
 from fastpull.layers.index import Columns, LayerIndex
 from fastpull.tarstage import Scanner
 
@@ -19,18 +20,24 @@ class LayerScanner:
 
     Args:
         subject: the layer, for messages.
+        limits: how much it may take.
 
     Spec: image-spec layer.md; POSIX.1-2017 pax.
     """
 
-    def __init__(self, subject: str) -> None:
+    def __init__(self, subject: str, limits: Limits = DEFAULT_LIMITS) -> None:
         self._subject = subject
-        self._scanner = Scanner()
+        self._scanner = Scanner(limits.max_layer_size)
 
     @property
     def entries(self) -> EntryTable:
         """The entries so far; the table grows with each `feed`."""
         return self._scanner.entries
+
+    @property
+    def content(self) -> int:
+        """Bytes of all files so far, holes included."""
+        return self._scanner.content
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> Spans:
         """Scans the next bytes of the layer, however they are cut.
@@ -41,6 +48,7 @@ class LayerScanner:
         Raises:
             TarError: the archive is malformed, or readers would understand it in different ways.
             LayerError: a path leaves the root or cannot exist.
+            LimitExceeded: an entry is larger than it may be.
         """
         self._check(self._scanner.feed(chunk))
         return self._scanner.spans
@@ -65,10 +73,7 @@ class LayerScanner:
         fault, entries, culprit = Fault(code), self._scanner.entries, self._scanner.culprit
         if fault in LAYER_FAULTS:
             raise LayerError(self._subject, REASONS[fault], culprit)
-        raise TarError(
-            self._subject,
-            REASONS[fault],
-            self._scanner.offset,
-            after=entries.path(len(entries) - 1) if len(entries) else b"",
-            culprit=culprit,
-        )
+        after = entries.path(len(entries) - 1) if len(entries) else b""
+        if fault in LIMITS:
+            raise LimitExceeded(self._subject, REASONS[fault], culprit or after, LIMITS[fault])
+        raise TarError(self._subject, REASONS[fault], self._scanner.offset, after=after, culprit=culprit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fastpull.layers.entry import EntryType
+
 _DROPPED = (
     b"trusted.",  # overlayfs reads trusted.overlay.*: an image must not make directories opaque on its own
     b"user.overlay.",
@@ -12,6 +14,24 @@ _DROPPED = (
 )
 
 
-def is_kept(name: bytes) -> bool:
-    """Whether an attribute belongs to the root filesystem; others are dropped, and counted."""
-    return name.startswith((b"user.", b"security.")) and not name.startswith(_DROPPED)
+_CAPABILITY = b"security.capability"
+_CAPABILITY_SIZES = {
+    b"\x00\x00\x02": 20,
+    b"\x00\x00\x03": 24,
+}  # by the end of the header word; the kernel sets no other
+
+
+def is_kept(name: bytes, value: bytes, kind: EntryType) -> bool:
+    """Whether an attribute belongs to the root filesystem; others are dropped, and counted.
+
+    What the kernel refuses to set on what the entry is would be in no directory, and nobody could unpack the rest of an
+    image that has it.
+
+    Spec: xattr(7); capabilities(7), File capability extended attribute versioning.
+    """
+    space, _, rest = name.partition(b".")
+    if not rest or name.startswith(_DROPPED):
+        return False
+    if name == _CAPABILITY:
+        return kind is EntryType.FILE and _CAPABILITY_SIZES.get(value[1:4]) == len(value)
+    return space == b"security" or (space == b"user" and kind in (EntryType.FILE, EntryType.DIRECTORY))

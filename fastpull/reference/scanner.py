@@ -15,6 +15,9 @@ _BLOCK = 512
 _MAX_EXTENSION = 1 << 20
 _MAX_ID = (1 << 32) - 2
 _MAX_INT64 = (1 << 63) - 1
+_MAX_TARGET = 4095
+_MAX_XATTR_NAME = 255
+_MAX_XATTRS = 65536
 _FIRST, _LAST = 1, 2
 _TYPES = {
     b"0": EntryType.FILE,
@@ -75,8 +78,10 @@ class _Extended:
 class Scanner:
     """Scans one layer; see ``native/scanner.pxi`` for the contract."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_content: int = _MAX_INT64) -> None:
         self.entries = EntryTable()
+        self.content = 0
+        self._max_content = max_content
         self.spans: Spans = []
         self.offset = 0
         self.culprit = b""
@@ -213,12 +218,16 @@ class Scanner:
         try:
             entry = self._attributes(header, kind, pax)
             entry = replace(entry, path=_normalised(path), linkname=_link_of(kind, link))
+            _check_xattrs(known.xattrs)
             layout = _layout(header, flag, size, known.sparse)
         except _Bad as bad:
             fail(bad.fault)
         if kind is not EntryType.FILE:
             self.entries.rows.append(entry)
             return
+        if layout.real_size > self._max_content - self.content:
+            fail(Fault.LAYER_SIZE)
+        self.content += layout.real_size
         self.entries.rows.append(replace(entry, size=layout.real_size))
         yield from self._file(layout, size)
 
@@ -399,7 +408,21 @@ def _link_of(kind: EntryType, link: bytes) -> bytes:
         raise _Bad(Fault.EMPTY_LINK)
     if b"\0" in link:
         raise _Bad(Fault.NUL_IN_NAME)
-    return _normalised(link) if kind is EntryType.HARDLINK else link
+    if kind is EntryType.HARDLINK:
+        return _normalised(link)
+    if len(link) > _MAX_TARGET:
+        raise _Bad(Fault.TARGET_LENGTH)
+    return link
+
+
+def _check_xattrs(xattrs: list[tuple[bytes, bytes]]) -> None:
+    total = 0
+    for name, value in xattrs:
+        if len(name) > _MAX_XATTR_NAME:
+            raise _Bad(Fault.XATTR_NAME)
+        total += len(name) + len(value)
+        if total > _MAX_XATTRS:
+            raise _Bad(Fault.XATTR_SIZE)
 
 
 # --- pax

@@ -30,8 +30,12 @@ def remove_tree(directory: int, name: bytes) -> int:
     """Removes a name and everything below it, never following a link; returns 0 or an errno."""
 
     def open_up(_function: object, path: str, _error: object) -> None:
-        os.chmod(os.path.dirname(path), 0o700)
-        os.chmod(path, 0o700)
+        for each in (os.path.dirname(path), path):
+            fd = os.open(each, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                os.chmod(f"/proc/self/fd/{fd}", 0o700)
+            finally:
+                os.close(fd)
         shutil.rmtree(path)
 
     where = os.fsencode(f"/proc/self/fd/{directory}/") + name

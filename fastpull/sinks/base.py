@@ -87,6 +87,9 @@ class Sink(Protocol):
             OutputExists, OutputError: it is clear already that the destination cannot be made.
         """
 
+    def room(self) -> int:
+        """Bytes that are free where the output is made; to be asked after `begin`."""
+
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> LayerWriter:
         """Begins a layer; once more for a layer that has to be read again, whose payload so far is forgotten.
 

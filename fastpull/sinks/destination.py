@@ -77,3 +77,9 @@ def lock_staging(fd: int) -> bool:
     except OSError:
         return True  # a filesystem without locks: nobody there takes anything for stale
     return os.fstat(fd).st_nlink > 0
+
+
+def free_space(place: int | bytes) -> int:
+    """Bytes that this user may still write to the filesystem of a path or descriptor."""
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize

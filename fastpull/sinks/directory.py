@@ -19,6 +19,7 @@ from fastpull.layers.tree import Directory as TreeDirectory
 from fastpull.layers.tree import Origin, Tree
 from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.base import Resources, SinkReport
+from fastpull.sinks.destination import free_space
 from fastpull.sinks.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
 from fastpull.sinks.staging import Staging, output_errors
@@ -67,6 +68,10 @@ class Directory:
         self._writers.clear()
         self._cancelled.clear()
         self._staging.create()
+
+    def room(self) -> int:
+        """See `fastpull.sinks.base.Sink`."""
+        return free_space(self._staging.root_fd)
 
     def layer(self, number: int, _rank: int, entries: EntryTable, wanted: bytearray | None, /) -> _LayerFiles:
         """See `fastpull.sinks.base.Sink`."""
@@ -262,7 +267,7 @@ class _Commit:
             elif place == _NONE:
                 raise AssertionError(f"the payload of entry {number} of layer {layer} was not written")
             if number in index.xattrs:
-                self._set_xattrs(fd, name, index.xattrs[number])
+                self._set_xattrs(fd, name, index[number])
             return True
         return self._make(fd, name, index[number])
 
@@ -283,7 +288,7 @@ class _Commit:
         if entry.type is not EntryType.SYMLINK:
             with opened(fd, name) as path:
                 os.chmod(path, self._ownership.file_mode(entry.mode))
-        self._set_xattrs(fd, name, entry.xattrs)
+        self._set_xattrs(fd, name, entry)
         os.utime(name, (entry.mtime, entry.mtime), dir_fd=fd, follow_symlinks=False)
         return True
 
@@ -292,17 +297,17 @@ class _Commit:
         if self._ownership.keep:
             os.fchown(fd, entry.uid, entry.gid)
         os.fchmod(fd, self._ownership.directory_mode(entry.mode))
-        self._set_xattrs_at(f"/proc/self/fd/{fd}", entry.xattrs, follow=True)
+        self._set_xattrs_at(f"/proc/self/fd/{fd}", entry, follow=True)
         os.utime(fd, (entry.mtime, entry.mtime))
 
-    def _set_xattrs(self, fd: int, name: bytes, xattrs: tuple[tuple[bytes, bytes], ...]) -> None:
-        if xattrs:
+    def _set_xattrs(self, fd: int, name: bytes, entry: Entry) -> None:
+        if entry.xattrs:
             # there is no setxattrat before Linux 6.13; the directory's descriptor keeps the path below it ours
-            self._set_xattrs_at(os.fsencode(f"/proc/self/fd/{fd}/") + name, xattrs, follow=False)
+            self._set_xattrs_at(os.fsencode(f"/proc/self/fd/{fd}/") + name, entry, follow=False)
 
-    def _set_xattrs_at(self, path: bytes | str, xattrs: tuple[tuple[bytes, bytes], ...], *, follow: bool) -> None:
-        for name, value in xattrs:
-            if is_kept(name):
+    def _set_xattrs_at(self, path: bytes | str, entry: Entry, *, follow: bool) -> None:
+        for name, value in entry.xattrs:
+            if is_kept(name, value, entry.type):
                 try:
                     os.setxattr(path, name, value, follow_symlinks=follow)
                 except OSError as error:

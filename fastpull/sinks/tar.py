@@ -16,6 +16,7 @@ from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.tree import Directory, Node, Origin, Tree
 from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.base import Resources, SinkReport
+from fastpull.sinks.destination import free_space
 from fastpull.sinks.filestaging import FileStaging
 from fastpull.sinks.staging import output_errors
 from fastpull.sinks.stdout import StandardOutput
@@ -65,6 +66,10 @@ class Tar:
         self._resources = resources
         self._cancelled.clear()
         self._staging.create()
+
+    def room(self) -> int:
+        """See `fastpull.sinks.base.Sink`."""
+        return free_space(self._staging.spool_folder)
 
     def layer(self, number: int, _rank: int, entries: EntryTable, wanted: bytearray | None, /) -> _LayerPayload:
         """See `fastpull.sinks.base.Sink`."""
@@ -187,7 +192,7 @@ class _Archive:
         mtime = entry.mtime if self._mtime is None else self._mtime
         xattrs = entry.xattrs
         if xattrs:
-            xattrs = tuple(xattr for xattr in xattrs if is_kept(xattr[0]))
+            xattrs = tuple(xattr for xattr in xattrs if is_kept(*xattr, entry.type))
             if dropped := len(entry.xattrs) - len(xattrs):
                 self._report.left_out["xattrs"] += dropped
         return Entry(

@@ -135,7 +135,6 @@ class Image:
 
     def _found(self, node: Directory | Origin, names: dict[Origin, list[bytes]]) -> Found:
         entry = self.tree.entry(node)
-        may_be_users = entry.type in (EntryType.FILE, EntryType.DIRECTORY)
         mtime = entry.mtime if self.mtime is None else self.mtime
         content = ""
         if entry.type is EntryType.SYMLINK:
@@ -153,9 +152,7 @@ class Image:
             content=content,
             links=() if isinstance(node, Directory) else tuple(sorted(names[node])),
             xattrs=tuple(
-                (os.fsdecode(name), value)
-                for name, value in entry.xattrs
-                if is_kept(name) and (may_be_users or not name.startswith(b"user."))
+                (os.fsdecode(name), value) for name, value in entry.xattrs if is_kept(name, value, entry.type)
             ),
         )
 

@@ -21,6 +21,7 @@ from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.directory import Directory
 from fastpull.sinks.ownership import OwnerName
 from fastpull.tasks import Aborted
+from tests.support.headers import END
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
 from tests.support.trees import look, names
 
@@ -163,7 +164,7 @@ def test_deep_paths_are_made(tmp_path: Path) -> None:
 
 
 def test_sparse_files_keep_their_holes(tmp_path: Path) -> None:
-    from tests.unit.test_scanner import END, SPARSE, sparse_10  # noqa: PLC0415
+    from tests.unit.test_scanner import SPARSE, sparse_10  # noqa: PLC0415
 
     sink = Directory(tmp_path / "out")
     sink.begin(Resources())

@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,18 @@ def test_targets_in_the_documentation_are_in_the_makefile() -> None:
     for page in PAGES:
         for target in re.findall(r"\bmake ([a-z-]+)\b(?= |$|`)", "".join(blocks(page, "sh")), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_tests_that_the_threat_model_names_are_there() -> None:
+    page = (ROOT / "docs/threat-model.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    there = {
+        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert len(named) > 20
+    assert not named - there
+
+
+def test_the_limits_of_the_threat_model_are_all_there_are() -> None:
+    page = (ROOT / "docs/threat-model.md").read_text()
+    assert set(re.findall(r"`FASTPULL_(MAX_\w+)`", page)) == {field.name.upper() for field in fields(fastpull.Limits)}

@@ -13,8 +13,9 @@ import pytest
 
 from fastpull.layers.archive import archive
 from tests.support.engines import ENGINES, Engine
+from tests.support.headers import END, block
 from tests.support.layers import file, folder, symlink
-from tests.unit.test_scanner import END, SPARSE, block, sparse_00, sparse_01, sparse_10, sparse_old
+from tests.unit.test_scanner import SPARSE, sparse_00, sparse_01, sparse_10, sparse_old
 
 
 @dataclass

@@ -17,73 +17,15 @@ from fastpull.layers.archive import archive, header_of, padded
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.faults import Fault
 from tests.support.engines import ENGINES, NATIVE, REFERENCE, Engine, Scanned, scan
+from tests.support.headers import END, block, extended, pax
 
 CHUNKS = [1 << 20, 512, 511, 513, 1000, 7]
-END = bytes(1024)
 
 
 @pytest.fixture(params=ENGINES, ids=repr)
 def engine(request: pytest.FixtureRequest) -> Engine:
     chosen: Engine = request.param
     return chosen
-
-
-def block(
-    name: bytes = b"f",
-    typeflag: bytes = b"0",
-    size: int | bytes = 0,
-    *,
-    mode: bytes = b"0000644\0",
-    uid: bytes = b"0000000\0",
-    gid: bytes = b"0000000\0",
-    mtime: bytes = b"00000000000\0",
-    link: bytes = b"",
-    magic: bytes = b"ustar\x0000",
-    devices: bytes = bytes(16),
-    prefix: bytes = b"",
-    tail: bytes = b"",
-    checksum: bytes | None = None,
-) -> bytes:
-    """A header, field by field, right or wrong."""
-    said = size if isinstance(size, bytes) else b"%011o\0" % size
-    made = b"".join(
-        (
-            name.ljust(100, b"\0"),
-            mode,
-            uid,
-            gid,
-            said,
-            mtime,
-            b" " * 8,
-            typeflag,
-            link.ljust(100, b"\0"),
-            magic,
-            bytes(64),
-            devices,
-            prefix.ljust(155, b"\0"),
-            bytes(12),
-        )
-    )
-    if tail:
-        made = made[: 512 - len(tail)] + tail
-    assert len(made) == 512
-    return made[:148] + (checksum or b"%06o\0 " % sum(made)) + made[156:]
-
-
-def extended(body: bytes, typeflag: bytes = b"x") -> bytes:
-    return block(b"ext", typeflag, len(body)) + padded(body)
-
-
-def record(key: bytes, value: bytes) -> bytes:
-    body = b" %s=%s\n" % (key, value)
-    length = len(body) + 1
-    while len(b"%d" % length) + len(body) != length:
-        length += 1
-    return b"%d" % length + body
-
-
-def pax(*records: tuple[bytes, bytes], typeflag: bytes = b"x") -> bytes:
-    return extended(b"".join(record(key, value) for key, value in records), typeflag)
 
 
 def one(engine: Engine, data: bytes) -> Entry:

@@ -32,6 +32,7 @@ from fastpull.sinks.directory import Directory
 from fastpull.sinks.tar import Tar
 from fastpull.tasks import Aborted
 from tests.support.engines import ENGINES, Engine
+from tests.support.headers import END
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, symlink, whiteout
 from tests.support.trees import look
 
@@ -136,7 +137,7 @@ def described(tree: Tree) -> dict[bytes, tuple[Any, ...]]:
     for path, node in tree.walk():
         name = path if isinstance(node, TreeDirectory) else first.setdefault(node, path)
         e = tree.entry(node)
-        xattrs = tuple(xattr for xattr in e.xattrs if is_kept(xattr[0]))
+        xattrs = tuple(xattr for xattr in e.xattrs if is_kept(*xattr, e.type))
         found[path] = (name, e.type, e.mode, e.uid, e.gid, e.mtime, e.size, e.linkname, e.device, xattrs)
     return found
 
@@ -263,7 +264,7 @@ def test_attributes_that_belong_to_hosts_are_dropped_and_counted(tmp_path: Path)
 
 
 def test_sparse_files_are_whole_and_take_no_place_where_they_have_holes(tmp_path: Path) -> None:
-    from tests.unit.test_scanner import END, SPARSE, sparse_10  # noqa: PLC0415
+    from tests.unit.test_scanner import SPARSE, sparse_10  # noqa: PLC0415
 
     assert contents(made(tmp_path, sparse_10() + END))["s"] == SPARSE
     data = made(tmp_path, sparse_10(b"0\n", 10 << 20, b"") + END)

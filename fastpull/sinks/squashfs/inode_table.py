@@ -141,7 +141,7 @@ class InodeTable:
             len(entries),
             [IndexEntry(offset, self.listings.block_at(place, offset), name) for offset, name in points],
             folder.parent.number if folder.parent else self._root_parent,
-            self._xattrs(index, number, may_be_users=True) if number in index.xattrs else NO_XATTRS,
+            self._xattrs(index, number) if number in index.xattrs else NO_XATTRS,
         )
         assert self._number == folder.number
         block, offset = self.inodes.write(record)
@@ -152,7 +152,7 @@ class InodeTable:
         kind = _BASIC[index.types[number]]
         nlink = self._names.get(origin, 1)
         common = self._common(index, number, 0o777 if kind == SYMLINK else index.modes[number])
-        xattrs = self._xattrs(index, number, may_be_users=kind == FILE) if number in index.xattrs else NO_XATTRS
+        xattrs = self._xattrs(index, number) if number in index.xattrs else NO_XATTRS
         if kind == FILE:
             size = index.sizes[number]
             record = file_inode(common, nlink, size, self._place(origin, size) if size else _EMPTY, xattrs)
@@ -188,13 +188,9 @@ class InodeTable:
             raise AssertionError(f"{len(found.words)} bytes of words for a file of {size} bytes")
         return found
 
-    def _xattrs(self, index: LayerIndex, number: int, *, may_be_users: bool) -> int:
-        """The number of an inode's attributes; Linux has ``user.*`` only on files and directories."""
-        found = index.xattrs[number]
-        kept = tuple(
-            (name, value)
-            for name, value in found
-            if is_kept(name) and is_storable(name) and (may_be_users or not name.startswith(b"user."))
-        )
+    def _xattrs(self, index: LayerIndex, number: int) -> int:
+        """The number of an inode's attributes."""
+        found, kind = index.xattrs[number], EntryType(index.types[number])
+        kept = tuple((name, value) for name, value in found if is_kept(name, value, kind) and is_storable(name))
         self.dropped_xattrs += len(found) - len(kept)
         return self.xattrs.add(kept) if kept else NO_XATTRS

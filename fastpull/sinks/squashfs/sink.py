@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.sinks.base import Resources
+from fastpull.sinks.destination import free_space
 from fastpull.sinks.filestaging import FileStaging
 from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
 from fastpull.sinks.squashfs.batches import BATCH, Buffers
@@ -96,6 +97,10 @@ class Squashfs:
         self._cancelled.clear()
         self._staging.create()
         self._pool = ThreadPoolExecutor(resources.workers, "fastpull-compress")
+
+    def room(self) -> int:
+        """See `fastpull.sinks.base.Sink`."""
+        return free_space(self._staging.fd)
 
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> RunWriter:
         """See `fastpull.sinks.base.Sink`."""

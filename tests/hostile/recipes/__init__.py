@@ -1,0 +1,15 @@
+"""The recipes, by class of attack."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from tests.hostile.recipe import Recipe
+from tests.hostile.recipes import archives, links, metadata, names, resources, whiteouts
+
+CLASSES: dict[str, list[Recipe]] = {
+    module.__name__.rpartition(".")[2]: list(chain.from_iterable(module.RECIPES))
+    for module in (names, links, archives, resources, metadata, whiteouts)
+}
+ALL: dict[str, Recipe] = {f"{kind}-{one.name}": one for kind, found in CLASSES.items() for one in found}
+assert len(ALL) == sum(map(len, CLASSES.values())), "each recipe has a name of its own"

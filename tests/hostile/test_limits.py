@@ -1,0 +1,243 @@
+"""Limits: each one is told by layer, entry and setting, soon, with little memory, and with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+import fastpull
+from fastpull.config import Settings
+from fastpull.errors import FastpullError, InvalidSetting, LimitExceeded
+from fastpull.layers.archive import END, header_of
+from fastpull.layers.entry import Entry, EntryType
+from fastpull.layers.quota import LayerQuota, Quota
+from tests.support.headers import block, pax
+from tests.support.layers import StoredLayer, file, hardlink, publish, stored
+from tests.support.processes import run
+from tests.support.registry import FaultyRegistry
+
+GIB = 1 << 30
+
+
+async def refused(registry: FaultyRegistry, settings: Settings, tmp_path: Path, *layers: Any, **limits: int) -> str:
+    """Pulls layers into each kind of output, which has to end with one and the same refusal."""
+    reference = publish(registry, *layers)
+    messages = set()
+    async with fastpull.Client(replace(settings, limits=fastpull.Limits(**limits))) as client:
+        for name in ("out/", "out.sqsh", "out.tar"):
+            with pytest.raises(LimitExceeded) as caught:
+                await client.pull(reference, str(tmp_path / name))
+            assert caught.value.exit_code == 25
+            messages.add(str(caught.value))
+            assert [left for left in os.listdir(tmp_path) if "out" in left] == []
+    (message,) = messages
+    assert reference in message or "sha256:" in message, "the layer is named"
+    return message
+
+
+async def test_the_size_of_a_layer(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    members = [file("small"), file("large", b"x" * 2_000_000)]
+    message = await refused(registry, settings, tmp_path, members, max_layer_size=1_000_000)
+    assert "'large'" in message
+    assert "--max-layer-size, FASTPULL_MAX_LAYER_SIZE" in message
+
+
+async def test_the_holes_of_files_count(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    sparse = pax((b"GNU.sparse.size", b"%d" % (1 << 50)), (b"GNU.sparse.map", b"")) + block(b"hole")
+    message = await refused(registry, settings, tmp_path, stored(sparse + END))
+    assert "files larger than the layer may be at 'hole'" in message
+
+
+async def test_tar_headers_count(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    members = [file("a"), *(hardlink(f"h{n}", "a") for n in range(3000))]
+    assert "--max-layer-size" in await refused(registry, settings, tmp_path, members, max_layer_size=1_000_000)
+
+
+async def test_the_size_of_an_image(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    layers = [[file(f"f{n}", b"x" * 600_000)] for n in range(3)]
+    message = await refused_by_any(registry, settings, tmp_path, *layers, max_image_size=1_500_000)
+    assert "larger, uncompressed, than all layers together may be (1500000)" in message
+    assert "--max-image-size" in message
+
+
+async def test_the_entries_of_an_image(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    layers = [[file(f"f{n}.{layer}") for n in range(400)] for layer in range(3)]
+    message = await refused_by_any(registry, settings, tmp_path, *layers, max_entries=1000)
+    assert "more entries than all layers together may have (1000)" in message
+    assert "--max-entries, FASTPULL_MAX_ENTRIES" in message
+
+
+async def refused_by_any(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, *layers: Any, **limits: int
+) -> str:
+    """Likewise, where it is open which of the layers is one too many."""
+    one_by_one = replace(settings, workers=1)
+    return await refused(registry, one_by_one, tmp_path, *layers, **limits)
+
+
+async def test_what_is_just_within_the_limits_is_pulled(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, [file("a", b"x" * 1000)], [file("b", b"y" * 1000)])
+    limits = fastpull.Limits(max_layer_size=2560, max_image_size=5120, max_entries=2, max_ratio=1)
+    async with fastpull.Client(replace(settings, limits=limits)) as client:
+        await client.pull(reference, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == ["a", "b"]
+
+
+def test_a_layer_that_is_read_again_counts_once() -> None:
+    quota = Quota(fastpull.Limits(max_image_size=1000), GIB)
+    for _ in range(5):
+        LayerQuota(quota, 0, "layer").check(900, 900, 0, 1, b"f")
+    with pytest.raises(LimitExceeded):
+        LayerQuota(quota, 1, "layer").check(200, 200, 0, 1, b"f")
+
+
+@pytest.mark.parametrize(("room", "freely"), [(100 * GIB, GIB), (GIB, GIB // 10), (0, 16 << 20)])
+def test_the_ratio_counts_from_a_tenth_of_the_free_space(room: int, freely: int) -> None:
+    quota = LayerQuota(Quota(fastpull.Limits(), room), 0, "layer")
+    quota.check(1, freely, 0, 1, b"f")
+    with pytest.raises(LimitExceeded, match=r"each byte of the blob.*at 'f'.*--max-ratio"):
+        quota.check(1, freely + 1, 0, 1, b"f")
+    LayerQuota(Quota(fastpull.Limits(), room), 0, "layer").check(freely, freely * 2, 0, 1, b"f")
+
+
+# --- bombs
+
+
+def bomb(compress: Callable[[Iterator[bytes]], bytes], size: int) -> StoredLayer:
+    """A layer of one file of zeros."""
+    zeros = bytes(1 << 20)
+
+    def tar() -> Iterator[bytes]:
+        yield header_of(Entry(b"zeros", EntryType.FILE, size=size))
+        for _ in range(size >> 20):
+            yield zeros
+        yield END
+
+    return StoredLayer(compress(tar()), "sha256:" + "0" * 64)
+
+
+def as_gzip(chunks: Iterator[bytes]) -> bytes:
+    """A member is made once and repeated: a bomb is made faster than it goes off."""
+    first, zeros = next(chunks), next(chunks)
+    member = gzip.compress(zeros, 9, mtime=0)
+    return (
+        gzip.compress(first, mtime=0) + member * sum(chunk == zeros for chunk in [zeros, *chunks]) + gzip.compress(END)
+    )
+
+
+def as_zstd(chunks: Iterator[bytes]) -> bytes:
+    compressor = zstandard.ZstdCompressor(level=1).compressobj()
+    return b"".join([*map(compressor.compress, chunks), compressor.flush()])
+
+
+@pytest.mark.parametrize("compress", [as_gzip, as_zstd], ids=["gzip", "zstd"])
+async def test_a_bomb_is_refused_with_little_memory_and_leaves_nothing(
+    registry: FaultyRegistry, tmp_path: Path, compress: Callable[[Iterator[bytes]], bytes]
+) -> None:
+    reference = publish(registry, bomb(compress, 3 * GIB))
+    measured = (
+        "import os, resource, sys; from fastpull.cli import main; code = main();"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, file=sys.stderr); sys.exit(code)"
+    )
+    for output in ("out.sqsh", "out/"):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", measured, "pull", "-q", reference, "-o", str(tmp_path / output)),
+            env={**os.environ, "FASTPULL_CACHE": str(tmp_path / "cache")},
+            stderr=subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+        message, mebibytes = said.decode().rstrip().rsplit("\n", 1)
+        assert process.returncode == 25, said
+        assert "'zeros'" in message
+        assert "--max-ratio" in message
+        assert int(mebibytes) < 256
+        assert os.listdir(tmp_path) == ["cache"]
+
+
+async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    """What comes after a limit is neither inflated nor hashed."""
+    layer = stored([file("a", b"x" * 1_000_000), file("b", os.urandom(30 << 20))], bytes)
+    limits = fastpull.Limits(max_layer_size=500_000)
+    async with fastpull.Client(replace(settings, limits=limits)) as client:
+        with pytest.raises(LimitExceeded):
+            await client.pull(publish(registry, layer), tmp_path / "out")
+    blobs = {str(blob.digest) for blob in fastpull.Cache(settings.cache).blobs() if blob.size >= len(layer.blob)}
+    assert not blobs, "only what was read to its end, and verified, is a blob of the cache"
+
+
+@pytest.mark.parametrize("window_log", [28, 30])
+async def test_a_zstd_window_is_bounded(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, window_log: int
+) -> None:
+    def compress(tar: bytes) -> bytes:
+        parameters = zstandard.ZstdCompressionParameters(window_log=window_log, enable_ldm=False)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        return compressor.compress(tar) + compressor.flush()
+
+    layer = stored([file("a", b"x")], compress)
+    message = await refused(registry, settings, tmp_path, layer)
+    assert f"a zstd window of {1 << window_log} bytes, of which 134217728 are allowed" in message
+    assert "FASTPULL_MAX_ZSTD_WINDOW" in message
+    limits = fastpull.Limits(max_zstd_window=1 << window_log)
+    async with fastpull.Client(replace(settings, limits=limits)) as client:
+        await client.pull(publish(registry, layer), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        (block(b"x", b"x", 1 << 21), "extended header over 1 MiB"),
+        (block(b"f" * 3) + block(b"x", b"g", 1 << 21), "extended header over 1 MiB at 'fff'"),
+        (header_of(file("d/" * 255 + "f")[0]), "path has more than 255 components at 'd/d/d"),
+        (header_of(file("f", xattrs=((b"user.a", b"v" * 65_537),))[0]), "extended attributes over 64 KiB at 'f'"),
+    ],
+    ids=["header", "global-header", "depth", "attributes"],
+)
+async def test_what_no_setting_raises(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, members: bytes, reason: str
+) -> None:
+    message = await refused(registry, settings, tmp_path, stored(members + END))
+    assert reason in message
+    assert "No setting raises this limit" in message
+
+
+# --- settings
+
+
+def test_each_limit_has_a_variable_and_an_option() -> None:
+    environment = {"FASTPULL_MAX_LAYER_SIZE": "1G", "FASTPULL_MAX_ENTRIES": "5", "FASTPULL_MAX_RATIO": "7"}
+    limits = Settings.load(environment, max_entries="6", max_zstd_window="1M", max_image_size=9).limits
+    assert limits == fastpull.Limits(GIB, 9, 6, 7, 1 << 20)
+    assert Settings.load({}).limits == fastpull.Limits()
+
+
+@pytest.mark.parametrize("name", ["max_layer_size", "max_image_size", "max_entries", "max_ratio", "max_zstd_window"])
+@pytest.mark.parametrize("value", ["0", "-1", "much", "9999999999T"])
+def test_a_limit_out_of_range_is_told_by_its_name(name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=name):
+        Settings.load({f"FASTPULL_{name.upper()}": value})
+
+
+async def test_the_command_line_takes_limits(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    reference = publish(registry, [file("a"), file("b")])
+    ended = await run("pull", reference, "-o", tmp_path / "out", "--max-entries", "1", cache=settings.cache)
+    assert (ended.code, "more entries" in ended.err) == (25, True), ended.err
+    ended = await run("pull", reference, "-o", tmp_path / "out", "--max-entries", "2", cache=settings.cache)
+    assert ended.code == 0, ended.err
+
+
+def test_limits_are_not_the_layer_s_fault() -> None:
+    assert issubclass(LimitExceeded, FastpullError)
+    assert "raise the limit" in str(LimitExceeded("layer", "too much", b"f", "max_entries"))
