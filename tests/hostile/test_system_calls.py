@@ -82,9 +82,17 @@ def all_mutated(lines: list[str]) -> Iterator[str]:
 def trace(folder: Path, canary: Path, recipes: list[str]) -> list[str]:
     """Unpacks recipes under strace, and returns the lines that follow their beginning."""
     output = folder / "trace"
-    arguments = [sys.executable, "-B", "-m", "tests.hostile.batch", folder / "outputs", canary, *recipes]
+    arguments: list[str | Path] = [
+        sys.executable,
+        "-B",
+        "-m",
+        "tests.hostile.batch",
+        folder / "outputs",
+        canary,
+        *recipes,
+    ]
     calls = ",".join(f"?{call}" for call in sorted(_OF_NAMES | _OF_DESCRIPTORS | _OPENING | {"lstat", "newfstatat"}))
-    watched = ["strace", "-f", "-y", "-s", "65536", "-e", f"trace={calls}", "-o", output, *arguments]
+    watched: list[str | Path] = ["strace", "-f", "-y", "-s", "65536", "-e", f"trace={calls}", "-o", output, *arguments]
     done = subprocess.run(watched, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     lines = _joined(output.read_text(errors="backslashreplace").splitlines())
