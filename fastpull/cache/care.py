@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fastpull.cache.refs import Ref, read_refs
+import xxhash
+
+from fastpull.cache.refs import Ref, damaged_refs, read_refs
 from fastpull.cache.store import Store, StoredBlob
 from fastpull.config import Settings
 from fastpull.errors import CacheError, FastpullError, NotFound
@@ -88,13 +90,30 @@ class Verified:
     Attributes:
         blobs, size: how many were read, and their bytes.
         corrupt: digests of those that were not what their name says; they were taken out of the cache.
-        corrupt_indexes: of layers whose index was damaged; they are removed in any case, being made again by itself.
+        corrupt_indexes: of layers whose index was damaged; it was removed, and the next pull makes it again.
+        corrupt_seals: of sound blobs with a damaged seal, which is written anew.
+        corrupt_partials: of unfinished blobs with damaged ranges or records, which will be fetched again.
+        corrupt_refs: names of damaged files in ``refs``; they were removed.
     """
 
     blobs: int = 0
     size: int = 0
     corrupt: list[Digest] = field(default_factory=list)
     corrupt_indexes: list[Digest] = field(default_factory=list)
+    corrupt_seals: list[Digest] = field(default_factory=list)
+    corrupt_partials: list[Digest] = field(default_factory=list)
+    corrupt_refs: list[str] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing was damaged."""
+        return self.damaged == 0
+
+    @property
+    def damaged(self) -> int:
+        """How many things were damaged."""
+        layers = (self.corrupt, self.corrupt_indexes, self.corrupt_seals, self.corrupt_partials)
+        return sum(len(digests) for digests in layers) + len(self.corrupt_refs)
 
 
 class Cache:
@@ -182,7 +201,7 @@ class Cache:
         """
         found, buffer = Verified(), bytearray(_READ_SIZE)
         for blob in self._store.blobs():
-            sound = self._is_sound(blob, memoryview(buffer))
+            sound = self._is_sound(blob, memoryview(buffer), found, dry_run)
             if sound is None:
                 continue  # gone meanwhile
             found.blobs += 1
@@ -193,10 +212,22 @@ class Cache:
                     self._store.quarantine(blob.digest)
             if on_blob is not None:
                 on_blob(blob, sound)
-        for digest in list(self._store.indexes()):
-            if self._store.read_index(digest) is None:
-                found.corrupt_indexes.append(digest)
+        self._verify_others(found, dry_run)
         return found
+
+    def _verify_others(self, found: Verified, dry_run: bool) -> None:
+        for digest in list(self._store.indexes()):
+            if self._store.has_damaged_index(digest):
+                found.corrupt_indexes.append(digest)
+                if not dry_run:
+                    self._store.remove_index(digest)
+        for partial in list(self._store.partials()):
+            if self._store.has_damaged_partial(partial.digest, mend=not dry_run):
+                found.corrupt_partials.append(partial.digest)
+        for name in list(damaged_refs(self._store)):
+            found.corrupt_refs.append(name)
+            if not dry_run:
+                self._store.remove_ref(name)
 
     def remove(self, name: str, *, dry_run: bool = False) -> Removed:
         """Removes an image by reference, with those of its blobs that no other reference needs, or a blob by digest.
@@ -231,18 +262,26 @@ class Cache:
             removed.blobs.append(blob)
             removed.freed_bytes += blob.size
 
-    def _is_sound(self, blob: StoredBlob, buffer: memoryview) -> bool | None:
-        opened = self._store.find(blob.digest, touch=False)
+    def _is_sound(self, blob: StoredBlob, buffer: memoryview, found: Verified, dry_run: bool) -> bool | None:
+        """Whether a blob is sound, None if it is gone; a damaged seal beside a sound one is noted, and mended."""
+        opened = self._store.open(blob.digest)
         if opened is None:
-            return None if self._store.is_missing(blob.digest) else False
-        hasher, at = blob.digest.hasher(), 0
+            return None
+        hasher, fingerprint, at = blob.digest.hasher(), xxhash.xxh3_64(), 0
         try:
             while size := opened.readinto(buffer, at):
                 hasher.update(buffer[:size])
+                fingerprint.update(buffer[:size])
                 at += size
         finally:
             opened.close()
-        return Digest.sealed(hasher) == blob.digest
+        if Digest.sealed(hasher) != blob.digest:
+            return False
+        if self._store.has_damaged_seal(opened, fingerprint.hexdigest()):
+            found.corrupt_seals.append(blob.digest)
+            if not dry_run:
+                self._store.reseal(opened, fingerprint.hexdigest())
+        return True
 
     def _digests(self, ref: Ref) -> list[Digest]:
         """What an image consists of: its manifest, and as far as that is there, config and layers."""

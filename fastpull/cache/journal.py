@@ -17,6 +17,9 @@ import xxhash
 _FIELDS = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<QQQQ")
 
+RECORD_SIZE = _RECORD.size
+"""Of each record, in bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -43,6 +46,15 @@ class Record:
         if xxhash.xxh3_64_intdigest(data[: _FIELDS.size]) != check:
             return None
         return cls(*fields)
+
+
+def replace_records(path: str, records: list[Record]) -> None:
+    """Writes a journal anew: after a death it is the old one or the new one."""
+    draft = f"{path}.new"
+    with open(draft, "wb") as file:
+        os.fchmod(file.fileno(), os.stat(path).st_mode & 0o777)
+        file.write(b"".join(record.to_bytes() for record in records))
+    os.rename(draft, path)
 
 
 def read_records(path: str, size: int) -> list[Record]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from fastpull.cache.extents import Extents
-from fastpull.cache.journal import Record, holds, read_records
+from fastpull.cache.journal import RECORD_SIZE, Record, holds, read_records, replace_records
 from fastpull.errors import CacheError, FastpullError, from_os_error
 from fastpull.tarstage import start_writeback
 from fastpull.tasks import Aborted
@@ -41,6 +41,7 @@ class Partial:
         self.size = size
         self.resumed = 0
         self.directory = directory
+        self._mode = mode
         self._lock = lock
         self._extents = Extents()
         self._changed = threading.Condition()
@@ -83,9 +84,11 @@ class Partial:
                 if holds(self._data, record, scratch):
                     sound.append(record)
                     self._extents.add(record.offset, record.offset + record.length)
-            if len(sound) != len(records) or os.fstat(self._journal).st_size % len(Record(0, 0, 0).to_bytes()):
-                os.ftruncate(self._journal, 0)
-                os.write(self._journal, b"".join(record.to_bytes() for record in sound))
+            if os.fstat(self._journal).st_size != len(sound) * RECORD_SIZE:
+                replace_records(self.journal_path, sound)
+                os.close(self._journal)
+                self._journal = -1
+                self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, self._mode)
             self.resumed = self._extents.total
             self._check_room()
             os.ftruncate(self._data, self.size)
@@ -173,8 +176,9 @@ class Partial:
         """Gives the lock back and keeps what is there for the next process. May be called twice."""
         self.fail(CacheError(self.data_path, "closed while it was read"))
         if self._data >= 0:
-            os.close(self._data)
-            os.close(self._journal)
+            for fd in (self._data, self._journal):
+                if fd >= 0:
+                    os.close(fd)
             self._data = self._journal = -1
             with contextlib.suppress(OSError):
                 os.rmdir(self.directory)  # only when it is empty
@@ -188,6 +192,31 @@ class Partial:
             if isinstance(error, FastpullError):
                 raise
             raise from_os_error(CacheError, error, self.data_path) from error
+
+
+def is_damaged(directory: str, *, mend: bool) -> bool:
+    """Whether ranges are not what the journal says; the caller holds the lock.
+
+    A torn record at the end is what a kill leaves, and no damage.
+
+    Args:
+        directory: of the unfinished blob.
+        mend: leave in the journal only what is true.
+
+    Raises:
+        OSError: the files cannot be read or written.
+    """
+    journal, scratch = f"{directory}/journal", bytearray(_CHECK_SIZE)
+    try:
+        with open(f"{directory}/data", "rb") as data:
+            records = read_records(journal, os.fstat(data.fileno()).st_size)
+            sound = [record for record in records if holds(data.fileno(), record, scratch)]
+            damaged = os.stat(journal).st_size // RECORD_SIZE != len(sound)
+    except FileNotFoundError:
+        return False
+    if damaged and mend:
+        replace_records(journal, sound)
+    return damaged
 
 
 def _open(path: str, flags: int, mode: int) -> int:

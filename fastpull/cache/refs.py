@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
+from fastpull.cache import line
 from fastpull.errors import InvalidDigest
 from fastpull.oci.digest import Digest
 
@@ -39,22 +39,40 @@ class Ref:
 
     def keep(self, store: Store) -> None:
         """Remembers it, in place of what it resolved to before."""
-        store.write_ref(self._key, json.dumps({**asdict(self), "manifest": str(self.manifest)}).encode() + b"\n")
+        store.write_ref(self.name, line.to_bytes({**asdict(self), "manifest": str(self.manifest)}))
 
     def forget(self, store: Store) -> None:
         """Removes it. The image's blobs stay."""
-        store.remove_ref(self._key)
+        store.remove_ref(self.name)
 
     @property
-    def _key(self) -> str:
-        return f"{self.reference} {self.platform}"
+    def name(self) -> str:
+        """Of its file."""
+        return Digest.of(f"{self.reference} {self.platform}".encode()).encoded
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self | None:
+        """Reads a file; None for anything that is not as it was written."""
+        try:
+            value = line.from_bytes(content)
+            return cls(value["reference"], value["platform"], Digest.parse(value["manifest"]), float(value["time"]))
+        except (ValueError, KeyError, TypeError, InvalidDigest):
+            return None
 
 
 def read_refs(store: Store) -> Iterator[Ref]:
     """The references of a cache; damaged files are passed over."""
-    for content in store.read_refs():
-        try:
-            value = json.loads(content)
-            yield Ref(value["reference"], value["platform"], Digest.parse(value["manifest"]), float(value["time"]))
-        except (ValueError, KeyError, TypeError, InvalidDigest):
-            continue
+    for name in store.refs():
+        content = store.read_ref(name)
+        ref = Ref.from_bytes(content) if content is not None else None
+        if ref is not None:
+            yield ref
+
+
+def damaged_refs(store: Store) -> Iterator[str]:
+    """The names of the files that are passed over."""
+    for name in store.refs():
+        content = store.read_ref(name)
+        ref = Ref.from_bytes(content) if content is not None else None
+        if content is not None and (ref is None or ref.name != name):
+            yield name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Self
+
+from fastpull.cache import line
 
 
 @cache
@@ -43,13 +44,13 @@ class Seal:
 
     def to_bytes(self) -> bytes:
         """The seal as a file."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return line.to_bytes(asdict(self))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
         """Reads a seal; None for anything that is not one."""
         try:
-            value = json.loads(content)
+            value = line.from_bytes(content)
             seal = cls(value["size"], value["fingerprint"], value["synced"], value["boot"])
         except (ValueError, KeyError, TypeError):
             return None

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import xxhash
 
 from fastpull.cache.locks import FileLock
-from fastpull.cache.partial import Partial
+from fastpull.cache.partial import Partial, is_damaged
 from fastpull.cache.seal import Seal
 from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_error
 from fastpull.oci.digest import ALGORITHMS, Digest
@@ -118,22 +118,24 @@ class Store:
             digest: of the blob.
             touch: note that it was used.
         """
-        path = self.blob_path(digest)
+        blob = self.open(digest, touch=touch)
+        if blob is not None and blob.seal is not None and blob.seal.size != blob.size:
+            blob.close()
+            self.quarantine(digest)
+            return None
+        return blob
+
+    def open(self, digest: Digest, *, touch: bool = False) -> CachedBlob | None:
+        """Opens a blob as `find` does, also one that does not fit its seal."""
         with self._local_errors():
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                fd = os.open(self.blob_path(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             except FileNotFoundError:
-                return None
-            size = os.fstat(fd).st_size
-            seal = self._read_seal(digest)
-            if seal is not None and seal.size != size:
-                os.close(fd)
-                self.quarantine(digest)
                 return None
             if touch:
                 with contextlib.suppress(OSError):  # another user's
                     os.utime(fd)
-            return CachedBlob(digest, size, seal, fd)
+            return CachedBlob(digest, os.fstat(fd).st_size, self._read_seal(digest), fd)
 
     def begin(
         self, digest: Digest, size: int, lock: FileLock, is_stopped: Callable[[], bool] = lambda: False
@@ -149,8 +151,7 @@ class Store:
         Raises:
             Aborted: it was; the lock is released.
         """
-        directory = os.path.join(self.root, "partial", digest.algorithm, digest.encoded)
-        partial = Partial(directory, digest, size, lock, self._mode)
+        partial = Partial(self._partial_path(digest), digest, size, lock, self._mode)
         try:
             partial.resume(is_stopped)
         except BaseException:
@@ -211,6 +212,16 @@ class Store:
             if not name.endswith(_SEAL) and (digest := _digest(algorithm, name)):
                 yield StoredBlob(digest, state.st_size, state.st_mtime)
 
+    def has_damaged_seal(self, blob: CachedBlob, fingerprint: str) -> bool:
+        """Whether a seal stands beside a blob that is not that of its bytes; none at all is no damage."""
+        if blob.seal is None:
+            return os.path.lexists(self.blob_path(blob.digest) + _SEAL)
+        return (blob.seal.size, blob.seal.fingerprint) != (blob.size, fingerprint)
+
+    def reseal(self, blob: CachedBlob, fingerprint: str) -> None:
+        """Writes the seal of a blob that has just been verified anew."""
+        self._write(self.blob_path(blob.digest) + _SEAL, Seal.now(blob.size, fingerprint, synced=False).to_bytes())
+
     def is_missing(self, digest: Digest) -> bool:
         """Whether a blob is not there."""
         return not os.path.lexists(self.blob_path(digest))
@@ -248,29 +259,40 @@ class Store:
         if blob.size > max_size or size != blob.size or Digest.of(bytes(content), digest.algorithm) != digest:
             self.quarantine(digest)
             return None
+        if touch:
+            self.renew(blob, xxhash.xxh3_64_hexdigest(content))
         return bytes(content)
 
     def write_document(self, digest: Digest, content: bytes, fingerprint: str, sync: bool) -> None:
-        """Keeps a small blob that the caller has verified."""
+        """Keeps a small blob that the caller has verified; one that is there already is used, if it is sound."""
         path = self.blob_path(digest)
-        if not os.path.exists(path):
+        if self.read_document(digest, len(content)) is None:
             self._write(path + _SEAL, Seal.now(len(content), fingerprint, sync).to_bytes())
             self._write(path, content, sync)
 
     def read_index(self, digest: Digest) -> bytes | None:
         """What `write_index` kept for a layer; None for a miss. A damaged one is removed, and a miss."""
+        content = self._index_content(digest)
+        if content is None:
+            return None
+        if not _is_sound_index(content):
+            self.remove_index(digest)
+            return None
+        return content[:-_FINGERPRINT_SIZE]
+
+    def has_damaged_index(self, digest: Digest) -> bool:
+        """Whether an index is not what `write_index` kept."""
+        content = self._index_content(digest)
+        return content is not None and not _is_sound_index(content)
+
+    def _index_content(self, digest: Digest) -> bytes | None:
         try:
             with self._local_errors(), open(self._index_path(digest), "rb") as file:
-                content = file.read()
+                return file.read()
         except CacheError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
-        index, fingerprint = content[:-_FINGERPRINT_SIZE], content[-_FINGERPRINT_SIZE:]
-        if xxhash.xxh3_64_digest(index) != fingerprint:
-            self.remove_index(digest)
-            return None
-        return index
 
     def write_index(self, digest: Digest, index: bytes) -> None:
         """Keeps the index of a layer whose blob and diff_id were verified, and a fingerprint behind it."""
@@ -292,23 +314,31 @@ class Store:
 
     # --- references
 
-    def read_refs(self) -> Iterator[bytes]:
-        """What `write_ref` kept."""
+    def refs(self) -> Iterator[str]:
+        """The names under which `write_ref` kept something."""
         for _, name, _ in self._files("refs", nested=False):
-            with (
-                contextlib.suppress(FileNotFoundError),
-                open(os.path.join(self.root, "refs", name), "rb") as file,
-            ):
-                yield file.read()
+            yield name
 
-    def write_ref(self, key: str, content: bytes) -> None:
+    def read_ref(self, name: str) -> bytes | None:
+        """What `write_ref` kept; None if it is gone."""
+        with self._local_errors():
+            try:
+                with open(self._ref_path(name), "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def write_ref(self, name: str, content: bytes) -> None:
         """Remembers what a reference resolved to."""
-        self._write(os.path.join(self.root, "refs", Digest.of(key.encode()).encoded), content)
+        self._write(self._ref_path(name), content)
 
-    def remove_ref(self, key: str) -> None:
+    def remove_ref(self, name: str) -> None:
         """Forgets a reference."""
         with self._local_errors(), contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.root, "refs", Digest.of(key.encode()).encoded))
+            os.unlink(self._ref_path(name))
+
+    def _ref_path(self, name: str) -> str:
+        return os.path.join(self.root, "refs", name)
 
     # --- leftovers
 
@@ -323,6 +353,22 @@ class Store:
                     if digest:
                         yield StoredBlob(digest, state.st_blocks * 512, state.st_mtime)
 
+    def has_damaged_partial(self, digest: Digest, *, mend: bool) -> bool:
+        """Whether an unfinished blob is not what its journal says; one that somebody is writing is left alone.
+
+        Args:
+            digest: of the blob.
+            mend: leave in the journal only what is true, so that the rest is fetched again.
+        """
+        lock = self.lock(digest)
+        if not lock.try_acquire():
+            return False
+        try:
+            with self._local_errors():
+                return is_damaged(self._partial_path(digest), mend=mend)
+        finally:
+            lock.release()
+
     def remove_partial(self, digest: Digest) -> bool:
         """Removes what is left of an unfinished blob, unless somebody is writing it."""
         lock = self.lock(digest)
@@ -330,13 +376,16 @@ class Store:
             return False
         try:
             with self._local_errors():
-                shutil.rmtree(os.path.join(self.root, "partial", digest.algorithm, digest.encoded), ignore_errors=True)
+                shutil.rmtree(self._partial_path(digest), ignore_errors=True)
         finally:
             lock.release()
         return True
 
+    def _partial_path(self, digest: Digest) -> str:
+        return os.path.join(self.root, "partial", digest.algorithm, digest.encoded)
+
     def remove_leftovers(self, older_than_seconds: float) -> None:
-        """Removes drafts, locks and indexes that nobody will need again."""
+        """Removes drafts, journals and seals without bytes, locks and indexes that nobody will need again."""
         for folder, _, names in os.walk(self.root):
             for name in names:
                 path = os.path.join(folder, name)
@@ -344,6 +393,7 @@ class Store:
                     with self._local_errors(), contextlib.suppress(FileNotFoundError):
                         if time.time() - os.stat(path).st_mtime > older_than_seconds:
                             os.unlink(path)
+        self._remove_orphans(older_than_seconds)
         for name in _listed(os.path.join(self.root, "locks")):
             lock = self._lock(name)
             if lock.try_acquire():
@@ -351,6 +401,19 @@ class Store:
         for digest in list(self.indexes()):
             if self.is_missing(digest):
                 self.remove_index(digest)
+
+    def _remove_orphans(self, older_than_seconds: float) -> None:
+        """What a process leaves that is killed just before or just after a blob gets its name."""
+        latest = time.time() - older_than_seconds
+        for algorithm, name, state in self._files("blobs"):
+            digest = _digest(algorithm, name.removesuffix(_SEAL))
+            if name.endswith(_SEAL) and digest and state.st_mtime < latest and self.is_missing(digest):
+                with self._local_errors(), contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.blob_path(digest) + _SEAL)
+        for algorithm, name, state in self._files("partial"):
+            digest = _digest(algorithm, name)
+            if digest and state.st_mtime < latest and not os.path.exists(f"{self._partial_path(digest)}/data"):
+                self.remove_partial(digest)
 
     def size_of(self, folder: str) -> int:
         """What the files of ``index`` or ``trash`` take, in bytes."""
@@ -411,6 +474,10 @@ class Store:
             if isinstance(error, FastpullError):
                 raise
             raise from_os_error(CacheError, error) from error
+
+
+def _is_sound_index(content: bytes) -> bool:
+    return xxhash.xxh3_64_digest(content[:-_FINGERPRINT_SIZE]) == content[-_FINGERPRINT_SIZE:]
 
 
 def _digest(algorithm: str, name: str) -> Digest | None:

@@ -108,9 +108,16 @@ def _verify(options: argparse.Namespace) -> int:
     found = fastpull.Cache(options.cache).verify(dry_run=options.dry_run)
     for digest in found.corrupt:
         print(f"fastpull: damaged: {digest}", file=sys.stderr)
-    for digest in found.corrupt_indexes:
-        print(f"fastpull: damaged index of: {digest}", file=sys.stderr)
-    damaged = len(found.corrupt) + len(found.corrupt_indexes)
+    for kind, digests in (
+        ("index", found.corrupt_indexes),
+        ("seal", found.corrupt_seals),
+        ("unfinished blob", found.corrupt_partials),
+    ):
+        for digest in digests:
+            print(f"fastpull: damaged {kind} of: {digest}", file=sys.stderr)
+    for name in found.corrupt_refs:
+        print(f"fastpull: damaged reference: {name}", file=sys.stderr)
+    damaged = found.damaged
     if options.json:
         print(json.dumps(plain(found)))
     else:

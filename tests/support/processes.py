@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +29,14 @@ sys.exit(main())
 
 
 async def start(
-    *arguments: str | Path, cache: str, as_nobody: bool = False, **environment: str
+    *arguments: str | Path, cache: str, as_nobody: bool = False, under: Sequence[str] = (), **environment: str
 ) -> asyncio.subprocess.Process:
-    """Starts ``fastpull`` with a cache of its own; root can have it run as a user without rights."""
+    """Starts ``fastpull`` with a cache of its own, perhaps under another program.
+
+    Root can have it run as a user without rights.
+    """
     return await asyncio.create_subprocess_exec(
+        *under,
         sys.executable,
         *(("-c", _AS_NOBODY) if as_nobody else ("-m", "fastpull")),
         *map(str, arguments),
@@ -41,16 +46,18 @@ async def start(
     )
 
 
-async def end(process: asyncio.subprocess.Process) -> Ended:
+async def end(process: asyncio.subprocess.Process, patience_seconds: float = 60) -> Ended:
     """Waits for a process."""
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    out, err = await asyncio.wait_for(process.communicate(), patience_seconds)
     assert process.returncode is not None
     return Ended(process.returncode, (out or b"").decode(), err.decode())
 
 
-async def run(*arguments: str | Path, cache: str, as_nobody: bool = False, **environment: str) -> Ended:
+async def run(
+    *arguments: str | Path, cache: str, as_nobody: bool = False, under: Sequence[str] = (), **environment: str
+) -> Ended:
     """Runs the command to its end."""
-    return await end(await start(*arguments, cache=cache, as_nobody=as_nobody, **environment))
+    return await end(await start(*arguments, cache=cache, as_nobody=as_nobody, under=under, **environment))
 
 
 async def kill(process: asyncio.subprocess.Process, number: int = signal.SIGKILL) -> Ended:

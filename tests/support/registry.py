@@ -52,6 +52,7 @@ class FaultyRegistry(LoopbackRegistry):
     sent: bytes of blobs that were sent, by digest.
     faults: tried in order for each request for a blob.
     account: None for a registry that asks nobody.
+    active: requests that are being answered.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -60,11 +61,24 @@ class FaultyRegistry(LoopbackRegistry):
         self.sent: Counter[str] = Counter()
         self.faults: list[Fault] = []
         self.account: Account | None = None
+        self.active = 0
+
+    async def quiet(self) -> None:
+        """Waits until nothing is being answered any more, also not to somebody who has died."""
+        while self.active:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
     def blob_requests(self) -> list[Asked]:
         return [asked for asked in self.asked if "/blobs/" in asked.path]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.active += 1
+        try:
+            return await self._handle(request)
+        finally:
+            self.active -= 1
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         headers = request.headers
         self.asked.append(
             Asked(

@@ -195,3 +195,104 @@ async def test_one_of_two_names_of_an_image_can_be_removed(
     assert len(cache.remove(two).blobs) == 3
     with pytest.raises(NotFound):
         cache.remove(two)
+
+
+# --- damage of what is not a blob
+
+
+def flip(path: str | Path) -> None:
+    """Changes the middle byte of a file."""
+    os.chmod(path, 0o600)
+    with open(path, "r+b") as file_:
+        file_.seek(os.path.getsize(path) // 2)
+        byte = file_.read(1)[0]
+        file_.seek(-1, os.SEEK_CUR)
+        file_.write(bytes([byte ^ 1]))
+
+
+def test_verify_finds_a_blob_that_was_cut_short(store: Store, cache: Cache) -> None:
+    digest = put(store, b"x" * 5000)
+    os.chmod(store.blob_path(digest), 0o600)
+    os.truncate(store.blob_path(digest), 4000)
+    for dry_run in (True, False):
+        assert cache.verify(dry_run=dry_run).corrupt == [digest]
+    assert present(store) == set()
+
+
+def test_verify_leaves_a_damaged_index_in_a_dry_run(store: Store, cache: Cache) -> None:
+    digest = put(store)
+    store.write_index(digest, b"index")
+    flip(f"{store.root}/index/sha256/{digest.encoded}")
+    for dry_run in (True, False):
+        assert cache.verify(dry_run=dry_run).corrupt_indexes == [digest]
+    assert cache.verify().is_sound
+
+
+def test_verify_writes_a_damaged_seal_anew(store: Store, cache: Cache) -> None:
+    digest = put(store)
+    flip(store.blob_path(digest) + ".seal")
+    for dry_run in (True, False):
+        assert cache.verify(dry_run=dry_run).corrupt_seals == [digest]
+    assert cache.verify().is_sound
+    blob = store.find(digest)
+    assert blob is not None
+    assert blob.seal is not None
+    blob.close()
+
+
+@pytest.mark.parametrize("name", ["data", "journal"])
+def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: Cache, name: str) -> None:
+    content = os.urandom(9000)
+    digest = Digest.of(content)
+    lock = store.lock(digest)
+    assert lock.try_acquire()
+    partial = store.begin(digest, len(content), lock)
+    for start in (0, 3000, 6000):
+        partial.write(start, [content[start : start + 3000]])
+    flip(f"{partial.directory}/{name}")
+    assert cache.verify().is_sound, "somebody is writing it"
+    partial.close()
+    for dry_run in (True, False):
+        assert cache.verify(dry_run=dry_run).corrupt_partials == [digest]
+    assert cache.verify().is_sound
+    assert lock.try_acquire()
+    again = store.begin(digest, len(content), lock)
+    assert again.gaps() == [(3000, 6000)]
+    again.close()
+
+
+def test_verify_removes_damaged_references(store: Store, cache: Cache) -> None:
+    ref = Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"))
+    ref.keep(store)
+    flip(f"{store.root}/refs/{ref.name}")
+    for dry_run in (True, False):
+        assert cache.verify(dry_run=dry_run).corrupt_refs == [ref.name]
+    assert list(store.refs()) == []
+
+
+def test_gc_removes_what_a_kill_leaves_around_a_publication(store: Store, cache: Cache) -> None:
+    """A seal whose blob never came, and a journal whose data became a blob."""
+    digest = Digest.of(b"x")
+    seal, journal = Path(store.blob_path(digest) + ".seal"), Path(store.root, "partial/sha256", digest.encoded)
+    journal.mkdir()
+    (journal / "journal").write_bytes(b"")
+    seal.write_bytes(b"")
+    cache.collect()
+    assert seal.exists(), "it may be somebody's who is at it"
+    for path in (seal, journal):
+        os.utime(path, (0, 0))
+    cache.collect()
+    assert not seal.exists()
+    assert not journal.exists()
+
+
+async def test_a_damaged_manifest_is_mended_by_a_pull_by_tag(
+    registry: FaultyRegistry, settings: Settings, cache: Cache, store: Store
+) -> None:
+    reference = publish(registry, [file("a")])
+    async with Client(settings) as client:
+        await client.warm([reference])
+        manifest = cache.images()[0].digest
+        flip(store.blob_path(manifest))
+        await client.warm([reference])
+    assert cache.verify().is_sound

@@ -185,3 +185,24 @@ def test_a_resumption_can_be_given_up(store: Store) -> None:
         store.begin(DIGEST, len(CONTENT), lock, lambda: True)
     assert not lock.held
     assert begin(store).resumed == 1000
+
+
+def test_a_journal_is_replaced_in_one_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is killed while a damaged record is taken out loses no sound one."""
+    first = begin(store)
+    for start in (0, 5_000):
+        first.write(start, [CONTENT[start : start + 5_000]])
+    first.close()
+    with open(first.journal_path, "r+b") as journal:
+        journal.write(b"\xff")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", die)
+        with pytest.raises(KeyboardInterrupt):
+            begin(store)
+    second = begin(store)
+    assert second.gaps() == [(0, 5_000), (10_000, 100_000)]
+    second.close()

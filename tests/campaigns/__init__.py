@@ -1,0 +1,15 @@
+"""Campaigns: the same pull again and again, each time with another misfortune. See ``docs/testing.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.campaigns.bitrot import BitRot
+from tests.campaigns.campaign import Campaign
+from tests.campaigns.concurrency import Concurrency
+from tests.campaigns.crash import Crash
+from tests.campaigns.errnos import Errnos
+
+CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
+    campaign.name: campaign for campaign in (Crash, Errnos, BitRot, Concurrency)
+}

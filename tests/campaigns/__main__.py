@@ -1,0 +1,44 @@
+"""``make faults``: runs campaigns, and fails if a trial failed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import sys
+
+from tests.campaigns import CAMPAIGNS
+from tests.campaigns.campaign import Report, run
+
+
+def _progress(report: Report) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{report} ", end="", file=sys.stderr)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("make faults", description="Pulls that meet misfortunes.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CAMPAIGNS)}; all without one")
+    parser.add_argument("--trials", type=int, help="of each; by default as many as its long form has")
+    parser.add_argument("--seed", type=int, help="repeats a run; by default a new one")
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="repeat this trial of a run alone")
+    parser.add_argument("--seconds", type=float, help="begin no further trial of a campaign after so long")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(CAMPAIGNS)
+    if unknown:
+        parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
+    seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
+    failed = False
+    for name in options.names or CAMPAIGNS:
+        campaign = CAMPAIGNS[name]()
+        trials = campaign.trials if options.trials is None else options.trials
+        report = asyncio.run(
+            run(campaign, seed, trials, only=options.only, seconds=options.seconds, on_trial=_progress)
+        )
+        print(f"\r{report.details()}", flush=True)
+        failed = failed or bool(report.failures) or not report.trials
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

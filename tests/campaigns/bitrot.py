@@ -1,0 +1,107 @@
+"""Bit rot: one bit of one file of the cache flips."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import fastpull
+from fastpull.cache.journal import RECORD_SIZE, read_records
+from tests.campaigns.campaign import Campaign
+from tests.campaigns.subject import FORMS, Subject
+from tests.support.registry import Fault, FaultyRegistry, status, truncated
+
+_KINDS = ("config", "index", "journal", "layer", "manifest", "partial data", "ref", "seal")
+
+
+class BitRot(Campaign):
+    """Asserts that `cache verify` finds every flip, and that a pull mends it before it reaches an output."""
+
+    name = "bitrot"
+    trials = 5000
+
+    async def prepare(self, folder: Path) -> None:
+        self._registry = await FaultyRegistry().__aenter__()
+        self._subject = Subject(self._registry, 4, (3 << 20,))
+        await self._subject.prepare(folder)
+        self._full, self._torn = folder / "cache", folder / "torn"
+        self._registry.faults = [_halves()]
+        with pytest.raises(fastpull.errors.NotFound):
+            await self._subject.pull(folder / "none", self._torn)
+        self._registry.faults.clear()
+
+    async def close(self) -> None:
+        await self._registry.__aexit__()
+
+    async def trial(self, choose: random.Random, folder: Path) -> None:
+        kind, cache = choose.choice(_KINDS), folder / "cache"
+        is_partial = kind in ("journal", "partial data")
+        shutil.copytree(self._torn if is_partial else self._full, cache, symlinks=True)
+        store = cache / "v1"
+        path, at = self._place(choose, kind, store)
+        _flip(path, at, choose.randrange(8))
+        what = f"{kind}: {path.relative_to(cache)}, byte {at}"
+        self.report.counts[kind] += 1
+        found = fastpull.Cache(cache).verify(dry_run=True)
+        assert found.damaged == 1, f"verify found {found.damaged} damages: {what}"
+        mended_by_verify = choose.random() < 0.5
+        if mended_by_verify:
+            assert fastpull.Cache(cache).verify().damaged == 1, f"verify finds another number: {what}"
+            assert fastpull.Cache(cache).verify().is_sound, f"verify did not mend: {what}"
+        output = folder / choose.choice(sorted(FORMS.values()))
+        await self._subject.pull(output, cache)
+        self._subject.check(output)
+        assert fastpull.Cache(cache).verify(dry_run=True).is_sound, f"the pull did not mend: {what}"
+
+    def _place(self, choose: random.Random, kind: str, store: Path) -> tuple[Path, int]:
+        """A file of a kind, and a byte in it that counts."""
+        if kind in ("journal", "partial data"):
+            partial = choose.choice(sorted(path.parent for path in store.glob("partial/*/*/journal")))
+            size = os.path.getsize(partial / "data")
+            if kind == "journal":
+                records = os.path.getsize(partial / "journal") // RECORD_SIZE
+                return partial / "journal", choose.randrange(records * RECORD_SIZE)
+            record = choose.choice(read_records(str(partial / "journal"), size))
+            return partial / "data", record.offset + choose.randrange(record.length)
+        layers = {digest.partition(":")[2] for digest in self._subject.sizes}
+        blobs = {path for path in store.glob("blobs/*/*") if path.suffix != ".seal"}
+        documents = {path: b'"rootfs"' in path.read_bytes() for path in blobs if path.name not in layers}
+        files = {
+            "config": {path for path, is_config in documents.items() if is_config},
+            "index": set(store.glob("index/*/*")),
+            "layer": {path for path in blobs if path.name in layers},
+            "manifest": {path for path, is_config in documents.items() if not is_config},
+            "ref": set(store.glob("refs/*")),
+            "seal": set(store.glob("blobs/*/*.seal")),
+        }
+        path = choose.choice(sorted(files[kind]))
+        return path, choose.randrange(os.path.getsize(path))
+
+
+def _halves() -> Fault:
+    """Of each layer comes a half, and no more."""
+    begun = set[str]()
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
+        if digest in begun:
+            return await status(404)(registry, request, digest)
+        begun.add(digest)
+        return await truncated(registry, request, digest)
+
+    return fault
+
+
+def _flip(path: Path, at: int, bit: int) -> None:
+    mode = path.stat().st_mode
+    path.chmod(0o600)
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+    path.chmod(mode)

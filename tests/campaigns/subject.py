@@ -1,0 +1,104 @@
+"""The image that is pulled again and again, and what it has to become."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import fastpull
+from fastpull.cache.extents import Extents
+from fastpull.cache.journal import holds, read_records
+from fastpull.config import Settings
+from fastpull.demo.image import make_image
+from tests.support.layers import file, stored
+from tests.support.registry import FaultyRegistry
+from tests.support.trees import Found, look
+
+FORMS = {"dir": "out", "squashfs": "out.sqsh"}
+
+
+class Subject:
+    """The demonstration's image in a registry, and what a calm pull makes of it.
+
+    Args:
+        registry: that has it.
+        mebibytes: of file content.
+        noise: sizes of layers of a file of random bytes, which come on top.
+    """
+
+    def __init__(self, registry: FaultyRegistry, mebibytes: int, noise: tuple[int, ...] = ()) -> None:
+        self.registry = registry
+        image = make_image(mebibytes)
+        layers = list(zip(image.layers, image.diff_ids, strict=True))
+        for number, size in enumerate(noise):
+            made = stored([file(f"noise/{number}", os.urandom(size))], bytes)
+            layers.append((made.blob, made.diff_id))
+        registry.add_image("test/image", "v1", [blob for blob, _ in layers], [diff_id for _, diff_id in layers])
+        self.reference = f"{registry.address}/test/image:v1"
+        self.sizes = {str(fastpull.Digest.of(blob)): len(blob) for blob, _ in layers}
+        self._tree: dict[bytes, Found] = {}
+        self._squashfs = b""
+
+    @property
+    def size(self) -> int:
+        """Of all layers, as they are sent."""
+        return sum(self.sizes.values())
+
+    def sent(self) -> int:
+        """How many bytes of layers the registry has sent so far."""
+        return sum(self.registry.sent[digest] for digest in self.sizes)
+
+    async def prepare(self, folder: Path) -> None:
+        """Pulls once in peace."""
+        for name in FORMS.values():
+            await self.pull(folder / name, folder / "cache")
+        self._tree = look(folder / "out")
+        self._squashfs = (folder / "out.sqsh").read_bytes()
+
+    async def pull(self, output: Path, cache: Path) -> None:
+        """Pulls in this process, over what is there."""
+        async with fastpull.Client(Settings(cache=str(cache), workers=2)) as client:
+            await client.pull(self.reference, fastpull.sink_for(str(output), force=True))
+
+    def check(self, output: Path) -> None:
+        """Asserts that an output is complete and right."""
+        if output.is_dir():
+            found = look(output)
+            wrong = [path for path in {**found, **self._tree} if found.get(path) != self._tree.get(path)]
+            assert not wrong, f"{len(wrong)} paths are wrong, such as {wrong[0]!r}"
+        else:
+            assert output.read_bytes() == self._squashfs, "the squashfs image is another"
+
+    def durable(self, cache: Path) -> int:
+        """How many bytes of the layers a cache holds: whole blobs, and ranges that stand in a journal."""
+        scratch, total = bytearray(1 << 20), 0
+        for digest, size in self.sizes.items():
+            algorithm, _, encoded = digest.partition(":")
+            if (cache / "v1/blobs" / algorithm / encoded).exists():
+                total += size
+                continue
+            partial = cache / "v1/partial" / algorithm / encoded
+            extents = Extents()
+            if (partial / "data").exists():
+                with open(partial / "data", "rb") as data:
+                    for record in read_records(str(partial / "journal"), size):
+                        if holds(data.fileno(), record, scratch):
+                            extents.add(record.offset, record.offset + record.length)
+            total += extents.total
+        return total
+
+    async def recover(self, output: Path, cache: Path) -> int:
+        """Asserts that a cache is clean, and that the next pull needs no help; returns how many bytes that fetched."""
+        if (cache / "v1").exists():
+            found = fastpull.Cache(cache).verify(dry_run=True)
+            assert found.is_sound, f"the cache is not clean: {found}"
+        before = self.sent()
+        await self.pull(output, cache)
+        self.check(output)
+        stray = [name for name in os.listdir(output.parent) if ".fastpull-" in name]
+        assert not stray, f"left beside the output: {stray}"
+        found = fastpull.Cache(cache).verify()
+        assert found.is_sound, f"the cache is not clean afterwards: {found}"
+        usage = fastpull.Cache(cache).usage()
+        assert usage.partial == 0, f"{usage.partial} unfinished blobs are left"
+        return self.sent() - before
