@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -220,22 +221,21 @@ class Group:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._lanes: list[tuple[str, Slices]] = []
+        self._lanes: list[tuple[Stage, Slices]] = []
         self._lock = threading.Lock()
 
     def add_lane(self, stage: Stage) -> Slices:
-        """Adds a lane; the second of a stage is called so."""
+        """Adds a lane."""
         slices = Slices()
         with self._lock:
-            count = sum(name.startswith(stage) for name, _ in self._lanes) + 1
-            self._lanes.append((f"{stage} {count}" if count > 1 else str(stage), slices))
+            self._lanes.append((stage, slices))
         return slices
 
-    def lanes(self) -> list[tuple[str, Slices]]:
-        """Names and slices, in the order of the stages."""
-        order = [str(stage) for stage in Stage]
+    def lanes(self) -> list[tuple[Stage, Slices]]:
+        """Stages and slices, in the order of the stages."""
+        order = list(Stage)
         with self._lock:
-            return sorted(self._lanes, key=lambda lane: order.index(lane[0].rstrip(" 0123456789")))
+            return sorted(self._lanes, key=lambda lane: order.index(lane[0]))
 
 
 class Trace:
@@ -262,15 +262,19 @@ class Trace:
         the shares of its time that were work, a processor's work, and waiting. To be asked when nothing is at work.
         """
         with self._lock:
-            groups = [(group.name, [(name, list(slices)) for name, slices in group.lanes()]) for group in self._groups]
+            groups = [
+                (group.name, [(stage, list(slices)) for stage, slices in group.lanes()]) for group in self._groups
+            ]
         starts = [span.start for _, lanes in groups for _, spans in lanes for span in spans]
         origin = min(starts, default=0.0)
         events: list[dict[str, Any]] = []
         for pid, (name, lanes) in enumerate(groups, 1):
             events += _named("process", pid, 0, name, pid)
-            for tid, (title, spans) in enumerate(lanes, 1):
+            counts: Counter[Stage] = Counter()
+            for tid, (stage, spans) in enumerate(lanes, 1):
+                counts[stage] += 1
+                title = str(stage) if counts[stage] == 1 else f"{stage} {counts[stage]}"
                 events += _named("thread", pid, tid, title, tid)
-                stage = title.rstrip(" 0123456789")
                 events += [{**_event(span, stage, origin), "pid": pid, "tid": tid} for span in spans]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 

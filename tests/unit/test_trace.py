@@ -111,5 +111,14 @@ def test_a_document_names_its_lanes_and_counts_in_microseconds() -> None:
     ]
 
 
+def test_lanes_are_in_the_order_of_the_stages_and_numbered_for_each() -> None:
+    trace = Trace()
+    group = trace.add_group("layer")
+    for stage in (Stage.APPEND, Stage.STORE, Stage.APPEND, Stage.STORE):
+        group.add_lane(stage)
+    names = [event["args"]["name"] for event in trace.document()["traceEvents"] if event["name"] == "thread_name"]
+    assert names == ["storing", "storing 2", "storing blocks", "storing blocks 2"]
+
+
 def test_an_empty_trace_is_a_document() -> None:
     assert Trace().document()["traceEvents"] == []
