@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import subprocess
 import tarfile
@@ -103,10 +104,11 @@ async def test_a_full_disk_under_a_squashfs_image(
     registry: FaultyRegistry, settings: Settings, small_disk: Path
 ) -> None:
     """Full while the layers stream, and full when the runs are put together."""
+    names = [file(hashlib.sha256(b"%d" % number).hexdigest()) for number in range(5000)]
     async with fastpull.Client(settings) as client:
-        for size in (6 << 20, 3 << 20):
+        for layer in ([file("a", CONTENT[: 6 << 20])], [file("a", CONTENT[:4_100_000]), *names]):
             with pytest.raises(OutputError, match="no space left on device.*image.sqsh"):
-                await client.pull(publish(registry, [file("a", CONTENT[:size])]), small_disk / "image.sqsh")
+                await client.pull(publish(registry, layer), small_disk / "image.sqsh")
             assert os.listdir(small_disk) == []
         await client.pull(publish(registry, [file("a", CONTENT[: 1 << 20])]), small_disk / "image.sqsh")
     assert os.listdir(small_disk) == ["image.sqsh"]
