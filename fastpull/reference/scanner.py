@@ -210,7 +210,7 @@ class Scanner:
             fail(Fault.TYPEFLAG)
         if kind is EntryType.FILE and slash:
             fail(Fault.TRAILING_SLASH)
-        size = int(pax.get(b"size") or size)
+        size = _decimal(pax[b"size"]) if pax.get(b"size") else size
         if kind is not EntryType.FILE and size and kind is not EntryType.HARDLINK:
             fail(Fault.SIZE_OF_TYPE)
         if kind is not EntryType.FILE and known.sparse:
@@ -253,7 +253,7 @@ class Scanner:
             value = _number(header[start:end])
             said = pax.get(key, self._common.get(key)) if key in pax else self._common.get(key)
             if said:
-                value = _seconds(said) if key == b"mtime" else int(said)
+                value = _seconds(said) if key == b"mtime" else _decimal(said)
             if key != b"mtime" and not 0 <= value <= _MAX_ID:
                 raise _Bad(Fault.ID_RANGE)
             found[key] = value
@@ -280,7 +280,8 @@ class Scanner:
                 return found
 
     def _sparse_map(self, size: int) -> Generator[None, memoryview, tuple[list[tuple[int, int]], int]]:
-        text, used = b"", 0
+        numbers: list[int] = []
+        rest, used = b"", 0
         while True:
             block = yield from self._take(_BLOCK)
             used += _BLOCK
@@ -288,10 +289,9 @@ class Scanner:
                 raise _Bad(Fault.EXTENSION_SIZE)
             if used > size:
                 raise _Bad(Fault.SPARSE)
-            text += block
-            numbers = _lines_of_numbers(text)
-            if numbers is not None:
-                return list(zip(numbers[::2], numbers[1::2], strict=True)), used
+            rest = _lines_of_numbers(rest + block, numbers)
+            if _is_whole_map(numbers):
+                return list(zip(numbers[1::2], numbers[2::2], strict=True)), used
 
     def _payload(self, segments: list[tuple[int, int]], size: int) -> Generator[None, memoryview, None]:
         entry, flags, left = len(self.entries) - 1, _FIRST, size
@@ -349,7 +349,8 @@ def _number(field_: bytes) -> int:
 def _decimal(text: bytes) -> int:
     if not text or text.strip(b"0123456789"):
         raise _Bad(Fault.PAX_RECORD)
-    value = int(text) if len(text) < 4000 else _MAX_INT64 + 1
+    digits = text.lstrip(b"0")
+    value = int(digits or b"0") if len(digits) < 20 else _MAX_INT64 + 1
     if value > _MAX_INT64:
         raise _Bad(Fault.NUMBER)
     return value
@@ -430,12 +431,14 @@ def _check_xattrs(xattrs: list[tuple[bytes, bytes]]) -> None:
 
 def _read_pax(body: bytes, into: dict[bytes, bytes], known: _Extended | None) -> None:
     """Reads the records of an x header, or of a g header where ``known`` is None."""
-    while body:
-        digits, space, _ = body.partition(b" ")
-        if not space or not 1 <= len(digits) <= 7 or digits.strip(b"0123456789"):
+    at = 0
+    while at < len(body):
+        digits, space, _ = body[at : at + 8].partition(b" ")
+        if not space or not digits or digits.strip(b"0123456789"):
             raise _Bad(Fault.PAX_RECORD)
         length = int(digits)
-        record, body = body[:length], body[length:]
+        record = body[at : at + length]
+        at += length
         key, equals, value = record[len(digits) + 1 : -1].partition(b"=")
         if len(record) < max(length, len(digits) + 4) or record[-1:] != b"\n" or not key or not equals or b"\0" in key:
             raise _Bad(Fault.PAX_RECORD)
@@ -571,23 +574,22 @@ def _pax_sparse(records: list[tuple[bytes, bytes]]) -> _Layout:
     return _Layout(sizes[-1], list(zip(offsets, lengths, strict=True)))
 
 
-def _lines_of_numbers(text: bytes) -> list[int] | None:
-    """The numbers of a 1.0 map, without the leading count; None while lines are missing."""
-    numbers: list[int] = []
-    for line in text.split(b"\n")[:-1]:
-        if numbers and len(numbers) == 1 + 2 * numbers[0]:
-            break
-        try:
-            numbers.append(_sparse_number(line))
-        except _Bad:
-            raise _Bad(Fault.SPARSE) from None
+def _is_whole_map(numbers: list[int]) -> bool:
+    return bool(numbers) and len(numbers) == 1 + 2 * numbers[0]
+
+
+def _lines_of_numbers(text: bytes, numbers: list[int]) -> bytes:
+    """Adds the next numbers of a 1.0 map, of which the first counts the pairs; returns the line that goes on."""
+    *lines, rest = text.split(b"\n")
+    for line in lines:
+        if _is_whole_map(numbers):
+            return b""
+        numbers.append(_sparse_number(line))
         if numbers[0] > _MAX_EXTENSION:
             raise _Bad(Fault.EXTENSION_SIZE)
-    if numbers and len(numbers) == 1 + 2 * numbers[0]:
-        return numbers[1:]
-    if text.rpartition(b"\n")[2].strip(b"0123456789"):
+    if not _is_whole_map(numbers) and rest.strip(b"0123456789"):
         raise _Bad(Fault.SPARSE)
-    return None
+    return rest
 
 
 def _check_segments(segments: list[tuple[int, int]], real_size: int, stored: int) -> None:

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fastpull.config import DEFAULT_LIMITS
 from tests.hostile.recipe import Recipe, Refused
 from tests.hostile.recipes import ALL, CLASSES
 from tests.hostile.running import (
@@ -25,6 +27,7 @@ from tests.hostile.running import (
     read_output,
     state_of,
 )
+from tests.support.engines import ENGINES, Engine, scan
 
 PATH_MAX = 4096
 RECIPES = [pytest.param(one, id=name) for name, one in ALL.items()]
@@ -43,6 +46,18 @@ def test_there_are_recipes_of_every_class() -> None:
     assert len(ALL) >= 200
     attacks = [(one.layers, kind) for kind, found in CLASSES.items() for one in found]
     assert len({repr(layers) for layers, _ in attacks}) == len(attacks), "no two recipes are the same layers"
+
+
+def limited(engine: Engine) -> Engine:
+    """An engine whose scanner has the usual limit."""
+    return replace(engine, scanner=lambda: engine.scanner(DEFAULT_LIMITS.max_layer_size))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_both_scanners_understand_a_recipe_alike(recipe: Recipe) -> None:
+    for tar in recipe.tars(b"canary"):
+        native, reference = (scan(limited(engine), tar, 1 << 16).verdict for engine in ENGINES)
+        assert native == reference
 
 
 @pytest.mark.root

@@ -132,7 +132,7 @@ def test_a_zstd_window_over_the_limit_is_refused() -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=28)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     blob = compressor.compress(DATA) + compressor.flush()
-    with pytest.raises(LimitExceeded, match="a zstd window of 268435456 bytes"):
+    with pytest.raises(LimitExceeded, match=f"window of {1 << 28} bytes"):
         read(blob)
 
 
