@@ -30,7 +30,7 @@ async def test_a_death_at_any_time_loses_nothing_and_publishes_nothing_bad() -> 
 
 @pytest.mark.peer("strace", "prlimit")
 async def test_a_failing_system_call_is_a_typed_error_and_publishes_nothing() -> None:
-    await short(Errnos(), 12)
+    await short(Errnos(), 9)
 
 
 async def test_a_flipped_bit_in_the_cache_is_found_and_mended() -> None:
@@ -42,7 +42,7 @@ async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> No
 
 
 async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:
-    await short(Registry(), 10)
+    await short(Registry(), 8)
 
 
 async def test_a_campaign_tells_failures_from_trials_that_say_nothing() -> None:
