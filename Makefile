@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard native/*)
 
-.PHONY: help demo test lint format bench bench-scaling bench-micro wheel clean
+.PHONY: help demo test faults lint format bench bench-scaling bench-micro wheel clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,10 @@ demo: $(VENV)/ready  ## pull a generated image from a loopback registry, and che
 test: $(VENV)/ready-dev  ## run the tests; as root, install the programs they compare with
 	@tests/peers.sh
 	$(RUN)/python -m pytest tests bench/micro $(ARGS)
+
+faults: $(VENV)/ready-dev  ## pull through deaths, errors, bit rot, company and faults (ARGS="crash --trials 50 --seed 7")
+	@tests/peers.sh
+	$(RUN)/python -m tests.campaigns $(ARGS)
 
 lint: $(VENV)/ready-dev  ## check style and types
 	$(RUN)/ruff format --check .

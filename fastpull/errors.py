@@ -462,6 +462,7 @@ _ERRNO_HINTS = {
     122: "The disk quota is used up",
     13: "Check the permissions, or choose another place",
     30: "The filesystem is mounted read-only; choose another place",
+    27: "Raise the limit of file sizes (ulimit -f), or choose a place on a filesystem that takes larger files",
     24: "Raise the limit of open files (ulimit -n)",
 }
 

@@ -9,7 +9,8 @@ from tests.campaigns.campaign import Campaign
 from tests.campaigns.concurrency import Concurrency
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
+from tests.campaigns.registry import Registry
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
-    campaign.name: campaign for campaign in (Crash, Errnos, BitRot, Concurrency)
+    campaign.name: campaign for campaign in (Crash, Errnos, BitRot, Concurrency, Registry)
 }

@@ -1,0 +1,67 @@
+"""Short forms of the campaigns: see ``docs/testing.md``."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns.bitrot import BitRot
+from tests.campaigns.campaign import Campaign, Missed, run
+from tests.campaigns.concurrency import Concurrency
+from tests.campaigns.crash import Crash
+from tests.campaigns.errnos import Errnos
+from tests.campaigns.registry import Registry
+
+
+async def short(campaign: Campaign, trials: int) -> None:
+    report = await run(campaign, secrets.randbelow(1 << 32), trials)
+    print(report.details())
+    assert not report.failures, f"{report.details()}\nmake faults ARGS='{report.name} --seed {report.seed}'"
+    assert report.trials, "no misfortune came to pass"
+
+
+@pytest.mark.peer("strace")
+async def test_a_death_at_any_time_loses_nothing_and_publishes_nothing_bad() -> None:
+    await short(Crash(), 6)
+
+
+@pytest.mark.peer("strace", "prlimit")
+async def test_a_failing_system_call_is_a_typed_error_and_publishes_nothing() -> None:
+    await short(Errnos(), 9)
+
+
+async def test_a_flipped_bit_in_the_cache_is_found_and_mended() -> None:
+    await short(BitRot(), 24)
+
+
+async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> None:
+    await short(Concurrency(12), 3)
+
+
+async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:
+    await short(Registry(), 8)
+
+
+async def test_a_campaign_tells_failures_from_trials_that_say_nothing() -> None:
+    report = await run(_Example(), 7, 5)
+    assert str(report) == "example: 2 / 4 (seed 7, 1 missed)"
+    assert [number for number, _ in report.failures] == [1, 2]
+    assert "--seed 7 --only 2: wrong" in report.details()
+    assert (await run(_Example(), 7, 5, only=3)).trials == 1
+
+
+class _Example(Campaign):
+    name, trials = "example", 5
+
+    async def prepare(self, folder: Path) -> None:
+        pass
+
+    async def trial(self, choose: random.Random, folder: Path) -> None:
+        if folder.name == "0":
+            raise Missed
+        if folder.name == "1":
+            raise OSError("foreign")
+        assert folder.name != "2", "wrong"
