@@ -51,7 +51,8 @@ class Workshop:
         store: the cache.
         files: for blocking calls on files, which do not wait for bytes to come.
         workers: for layers, one thread each.
-        helpers: for what the layers' threads need not do themselves; nothing there waits for anything.
+        helpers: for what the layers' threads need not do themselves; nothing there waits for anything. None where there
+            are no cores to spare.
         turns: as many as there are workers.
         on_event: told what happens.
         limits: how much each image may take.
@@ -60,7 +61,7 @@ class Workshop:
     store: Store
     files: Executor
     workers: Executor
-    helpers: Executor
+    helpers: Executor | None
     turns: Turns
     on_event: OnEvent
     limits: Limits

@@ -50,7 +50,7 @@ class LayerWork:
         fingerprint: of the blob, once it is verified.
     """
 
-    def __init__(self, layer: Layer, number: int, subject: str, helpers: Executor, part: Part) -> None:
+    def __init__(self, layer: Layer, number: int, subject: str, helpers: Executor | None, part: Part) -> None:
         self.layer = layer
         self.number = number
         self.subject = subject
@@ -144,31 +144,35 @@ class _HasherAside:
 
     Args:
         expected: a digest of the algorithm that is to be used.
-        executor: whose thread.
+        executor: whose thread; None for the caller's own.
         part: counts where the time goes.
     """
 
-    def __init__(self, expected: Digest, executor: Executor, part: Part) -> None:
+    def __init__(self, expected: Digest, executor: Executor | None, part: Part) -> None:
         self._hasher = expected.hasher()
-        self._strand = Strand(executor, _DEPTH)
+        self._strand = Strand(executor, _DEPTH) if executor else None
         self._part = part
         self._chunks: list[bytes] = []
 
     def update(self, chunk: bytes) -> None:
         """Takes the next bytes; blocks while too many wait."""
         self._chunks.append(chunk)
-        if len(self._chunks) >= _BATCH:
+        if self._strand is None or len(self._chunks) >= _BATCH:
             self._flush()
 
     def digest(self) -> Digest:
         """Of all that it got."""
         self._flush()
-        self._strand.finish()
+        if self._strand is not None:
+            self._strand.finish()
         return Digest.sealed(self._hasher)
 
     def _flush(self) -> None:
         chunks, self._chunks = self._chunks, []
-        self._strand.submit(self._hash, chunks)
+        if self._strand is None:
+            self._hash(chunks)
+        else:
+            self._strand.submit(self._hash, chunks)
 
     def _hash(self, chunks: list[bytes]) -> None:
         with self._part.at(Stage.HASH):
