@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from fastpull.trace import GRAIN_SECONDS, Group, Lane, Span, Stage, Trace, Wait
@@ -18,6 +18,7 @@ from fastpull.trace import GRAIN_SECONDS, Group, Lane, Span, Stage, Trace, Wait
 clock = time.perf_counter
 """The clock of all spans."""
 
+_WITHOUT_HASH = 3  # lanes of a watch
 _COPY_SECONDS = 0.001  # a read that takes longer has waited: to copy 128 KiB takes some 0.03 ms
 
 
@@ -139,10 +140,16 @@ class Part:
         return Work(self, stage)
 
     @contextmanager
-    def watch(self) -> Iterator[Watch]:
-        """Counts the context as the work of the layer's own thread, which has one at a time."""
-        with self.lane(Stage.READ) as read, self.lane(Stage.INFLATE) as inflate, self.lane(Stage.WRITE) as write:
-            self._watch = watch = Watch(read, inflate, write, clock(), time.thread_time())
+    def watch(self, *, hashes: bool = False) -> Iterator[Watch]:
+        """Counts the context as the work of the layer's own thread, which has one at a time.
+
+        Args:
+            hashes: whether that thread hashes what it inflates, and does not wait for another one to do it.
+        """
+        with ExitStack() as stack:
+            stages = (Stage.READ, Stage.INFLATE, Stage.WRITE, *((Stage.HASH,) if hashes else ()))
+            lanes = [stack.enter_context(self.lane(stage)) for stage in stages]
+            self._watch = watch = Watch(lanes, clock(), time.thread_time())
             try:
                 yield watch
             finally:
@@ -193,13 +200,15 @@ class Watch:
     """The time of a layer's own thread, which reads, inflates, scans and writes in turn.
 
     Args:
-        read, inflate, write: lanes of these stages.
+        lanes: for reading, inflating and writing; and for hashing, where the thread does that itself: without it, what
+            hashing takes is waiting.
         now: by the clock.
         cpu: of the thread so far, in seconds.
     """
 
-    def __init__(self, read: Lane, inflate: Lane, write: Lane, now: float, cpu: float) -> None:
-        self._lanes = (read, inflate, write)
+    def __init__(self, lanes: Sequence[Lane], now: float, cpu: float) -> None:
+        self._lanes = lanes
+        self._hashes = len(lanes) > _WITHOUT_HASH
         self._begun = self._last = now
         self._cpu = cpu
         self._inside = 0.0  # of the step at hand, what others have told: it is not what the step seems to be
@@ -236,7 +245,7 @@ class Watch:
             self._compress += stop - start
 
     def step(self, inflated: float, handed: float, written: float) -> None:
-        """Says when a chunk was inflated, handed to be hashed, and scanned and written."""
+        """Says when a chunk was inflated, hashed or handed to be hashed, and scanned and written."""
         self._inflate += inflated - self._last - self._inside
         self._hash += handed - inflated
         self._write += written - handed - self._inside_write
@@ -248,11 +257,14 @@ class Watch:
     def flush(self, now: float) -> None:
         """Tells the lanes. What the processor did is shared among the stages as the work was."""
         cpu = time.thread_time()
-        works, waits = (self._read, self._inflate, self._write), (self._bytes, self._hash, self._compress)
+        works = [self._read, self._inflate, self._write]
+        waits = [(self._bytes, Wait.BYTES), (self._hash, Wait.HASH), (self._compress, Wait.COMPRESS)]
+        if self._hashes:
+            works.append(self._hash)
+            waits[1] = (0.0, Wait.NOTHING)
+            waits.append((0.0, Wait.NOTHING))
         share = (cpu - self._cpu) / (sum(works) or 1.0)
-        for lane, work, waited, wait in zip(
-            self._lanes, works, waits, (Wait.BYTES, Wait.HASH, Wait.COMPRESS), strict=True
-        ):
+        for lane, work, (waited, wait) in zip(self._lanes, works, waits, strict=True):
             if work or waited:
                 lane.add(Span(self._begun, now, work, work * share, waited, wait if waited else Wait.NOTHING))
         self._begun, self._cpu = now, cpu

@@ -35,13 +35,13 @@ _DEPTH = 4  # such batches that may wait
 
 
 class LayerWork:
-    """A layer on its way through the stages, on a thread of its own, and another one that hashes what is inflated.
+    """A layer on its way through the stages, on a thread of its own; with cores to spare, another one hashes.
 
     Args:
         layer: which.
         number: of the layer in its image, 0 for the base.
         subject: the layer's name in messages.
-        helpers: threads for what need not be done in the layer's own.
+        helpers: threads for what need not be done in the layer's own; None if it does all.
         part: counts where the time goes.
 
     Attributes:
@@ -88,7 +88,7 @@ class LayerWork:
                 descriptor says goes before all that follows from it, but for `LimitExceeded`: then nothing more is
                 read.
         """
-        with self._part.watch() as watch:
+        with self._part.watch(hashes=self._helpers is None) as watch:
             return self._unpack(blob, sink, rank, wanted, quota, watch)
 
     def _unpack(
@@ -100,7 +100,7 @@ class LayerWork:
         try:
             stream = inflate(reader, self.subject, quota.limits)
             has_own_id = not stream.is_plain or self.layer.diff_id.algorithm != self.layer.blob.digest.algorithm
-            hasher = _HasherAside(self.layer.diff_id, self._helpers, self._part) if has_own_id else None
+            hasher = _Hasher(self.layer.diff_id, self._helpers, self._part) if has_own_id else None
             while chunk := stream.read(CHUNK):
                 inflated = clock()
                 if hasher is not None:
@@ -109,9 +109,7 @@ class LayerWork:
                 spans = scanner.feed(chunk)
                 self.read = reader.position
                 self.unpacked += len(chunk)
-                entries = len(scanner.entries)
-                last_path = scanner.entries.path(entries - 1) if entries else b""
-                taken.check(self.read, self.unpacked, scanner.content, entries, last_path)
+                taken.check(self.read, self.unpacked, scanner.content, scanner.entries)
                 writer.write(chunk, spans)
                 watch.step(inflated, handed, clock())
             inflated = clock()
@@ -139,13 +137,13 @@ class LayerWork:
         self.read = reader.position
 
 
-class _HasherAside:
-    """Hashes on another thread, so that the layer's own, which is the longest path of a pull, goes on inflating.
+class _Hasher:
+    """Hashes what is inflated: on another thread, so that the layer's own, the longest path of a pull, goes on.
 
     Args:
         expected: a digest of the algorithm that is to be used.
         executor: whose thread; None for the caller's own.
-        part: counts where the time goes.
+        part: counts where the other thread's time goes.
     """
 
     def __init__(self, expected: Digest, executor: Executor | None, part: Part) -> None:
@@ -156,23 +154,20 @@ class _HasherAside:
 
     def update(self, chunk: bytes) -> None:
         """Takes the next bytes; blocks while too many wait."""
+        if self._strand is None:
+            self._hasher.update(chunk)
+            return
         self._chunks.append(chunk)
-        if self._strand is None or len(self._chunks) >= _BATCH:
-            self._flush()
+        if len(self._chunks) >= _BATCH:
+            self._strand.submit(self._hash, self._chunks)
+            self._chunks = []
 
     def digest(self) -> Digest:
         """Of all that it got."""
-        self._flush()
         if self._strand is not None:
+            self._strand.submit(self._hash, self._chunks)
             self._strand.finish()
         return Digest.sealed(self._hasher)
-
-    def _flush(self) -> None:
-        chunks, self._chunks = self._chunks, []
-        if self._strand is None:
-            self._hash(chunks)
-        else:
-            self._strand.submit(self._hash, chunks)
 
     def _hash(self, chunks: list[bytes]) -> None:
         with self._part.at(Stage.HASH):

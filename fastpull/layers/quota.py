@@ -9,6 +9,7 @@ from fastpull.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from fastpull.config import Limits
+    from fastpull.tarstage import EntryTable
 
 _FREELY = 1 << 30  # bytes that a layer may have before its ratio counts
 _ALWAYS_FREELY = 16 << 20  # however full the disk is
@@ -27,12 +28,16 @@ class Quota:
         self.freely = min(_FREELY, max(_ALWAYS_FREELY, room // 10))
         self._lock = threading.Lock()
         self._taken: dict[int, tuple[int, int]] = {}
+        self._size = self._entries = 0
 
     def take(self, layer: int, size: int, entries: int) -> tuple[int, int]:
         """Notes what a layer takes now, bytes and entries, and returns what all of them take."""
         with self._lock:
+            size_before, entries_before = self._taken.get(layer, (0, 0))
             self._taken[layer] = size, entries
-            return sum(size for size, _ in self._taken.values()), sum(entries for _, entries in self._taken.values())
+            self._size += size - size_before
+            self._entries += entries - entries_before
+            return self._size, self._entries
 
 
 class LayerQuota:
@@ -49,30 +54,32 @@ class LayerQuota:
         self._layer = layer
         self._subject = subject
 
-    def check(self, read: int, unpacked: int, content: int, entries: int, last_path: bytes) -> None:
+    def check(self, read: int, unpacked: int, content: int, entries: EntryTable) -> None:
         """Says how far the layer has come.
 
         Args:
             read: bytes of the blob.
             unpacked: bytes of the tar.
             content: bytes of the files, with their holes.
-            entries: so many.
-            last_path: of the last of them, for messages.
+            entries: so far.
 
         Raises:
             LimitExceeded: it is too much.
         """
         limits, size = self._quota.limits, max(unpacked, content)
-
-        def fail(limit: str, setting: str) -> LimitExceeded:
-            return LimitExceeded(self._subject, f"{limit} ({getattr(limits, setting)})", last_path, setting)
-
         if size > limits.max_layer_size:
-            raise fail("larger, uncompressed, than a layer may be", "max_layer_size")
+            raise self._fail("larger, uncompressed, than a layer may be", "max_layer_size", entries)
         if unpacked > self._quota.freely and unpacked > limits.max_ratio * read:
-            raise fail("more uncompressed bytes for each byte of the blob than there may be", "max_ratio")
-        image_size, image_entries = self._quota.take(self._layer, size, entries)
+            raise self._fail(
+                "more uncompressed bytes for each byte of the blob than there may be", "max_ratio", entries
+            )
+        image_size, image_entries = self._quota.take(self._layer, size, len(entries))
         if image_size > limits.max_image_size:
-            raise fail("larger, uncompressed, than all layers together may be", "max_image_size")
+            raise self._fail("larger, uncompressed, than all layers together may be", "max_image_size", entries)
         if image_entries > limits.max_entries:
-            raise fail("more entries than all layers together may have", "max_entries")
+            raise self._fail("more entries than all layers together may have", "max_entries", entries)
+
+    def _fail(self, limit: str, setting: str, entries: EntryTable) -> LimitExceeded:
+        last_path = entries.path(len(entries) - 1) if len(entries) else b""
+        allowed = getattr(self._quota.limits, setting)
+        return LimitExceeded(self._subject, f"{limit} ({allowed})", last_path, setting)

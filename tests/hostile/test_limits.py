@@ -18,9 +18,11 @@ import zstandard
 import fastpull
 from fastpull.config import Settings
 from fastpull.errors import FastpullError, InvalidSetting, LimitExceeded
-from fastpull.layers.archive import END, header_of
+from fastpull.layers.archive import END, archive, header_of
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.quota import LayerQuota, Quota
+from fastpull.layers.scan import LayerScanner
+from fastpull.tarstage import EntryTable
 from tests.support.headers import block, pax
 from tests.support.layers import StoredLayer, file, hardlink, publish, stored
 from tests.support.processes import run
@@ -91,21 +93,27 @@ async def test_what_is_just_within_the_limits_is_pulled(
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "b"]
 
 
+def one_entry() -> EntryTable:
+    scanner = LayerScanner("layer")
+    scanner.feed(archive([file("f")]))
+    return scanner.entries
+
+
 def test_a_layer_that_is_read_again_counts_once() -> None:
     quota = Quota(fastpull.Limits(max_image_size=1000), GIB)
     for _ in range(5):
-        LayerQuota(quota, 0, "layer").check(900, 900, 0, 1, b"f")
+        LayerQuota(quota, 0, "layer").check(900, 900, 0, one_entry())
     with pytest.raises(LimitExceeded):
-        LayerQuota(quota, 1, "layer").check(200, 200, 0, 1, b"f")
+        LayerQuota(quota, 1, "layer").check(200, 200, 0, one_entry())
 
 
 @pytest.mark.parametrize(("room", "freely"), [(100 * GIB, GIB), (GIB, GIB // 10), (0, 16 << 20)])
 def test_the_ratio_counts_from_a_tenth_of_the_free_space(room: int, freely: int) -> None:
     quota = LayerQuota(Quota(fastpull.Limits(), room), 0, "layer")
-    quota.check(1, freely, 0, 1, b"f")
+    quota.check(1, freely, 0, one_entry())
     with pytest.raises(LimitExceeded, match=r"each byte of the blob.*at 'f'.*--max-ratio"):
-        quota.check(1, freely + 1, 0, 1, b"f")
-    LayerQuota(Quota(fastpull.Limits(), room), 0, "layer").check(freely, freely * 2, 0, 1, b"f")
+        quota.check(1, freely + 1, 0, one_entry())
+    LayerQuota(Quota(fastpull.Limits(), room), 0, "layer").check(freely, freely * 2, 0, one_entry())
 
 
 # --- bombs

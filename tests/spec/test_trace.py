@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,16 @@ def test_the_first_error_is_told(tmp_path: Path, error: ValueError | None) -> No
             if error is not None:
                 raise error
     assert os.listdir(folder) == ["trace.json"]
+
+
+@pytest.mark.parametrize("workers", [2, 8])
+async def test_hashing_is_counted_once_whoever_does_it(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, workers: int
+) -> None:
+    """With two workers the layer's own thread does, with eight another one."""
+    reference = publish(registry, [file("a", os.urandom(8 << 20))])
+    began = time.process_time()
+    async with fastpull.Client(replace(settings, workers=workers)) as client:
+        report = await client.pull(reference, tmp_path / "out")
+    assert report.stages["hashing"].cpu_seconds > 0
+    assert sum(taken.cpu_seconds for taken in report.stages.values()) <= time.process_time() - began

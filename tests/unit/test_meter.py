@@ -20,12 +20,12 @@ SECONDS = st.sampled_from([0.0, 0.00003, 0.0005, 0.004, 0.03, 1.0])
 class Watched:
     """A watch on a clock that the test moves."""
 
-    def __init__(self) -> None:
-        self.slices = [Slices() for _ in range(3)]
-        read, inflate, write = self.slices
-        self.lanes = [Lane(Stage.READ, read), Lane(Stage.INFLATE, inflate), Lane(Stage.WRITE, write)]
+    def __init__(self, *, hashes: bool = False) -> None:
+        stages = [Stage.READ, Stage.INFLATE, Stage.WRITE, Stage.HASH][: 4 if hashes else 3]
+        self.slices = [Slices() for _ in stages]
+        self.lanes = [Lane(stage, slices) for stage, slices in zip(stages, self.slices, strict=True)]
         self.now = 1000.0
-        self.watch = Watch(self.lanes[0], self.lanes[1], self.lanes[2], self.now, 0.0)
+        self.watch = Watch(self.lanes, self.now, 0.0)
 
     def pass_by(self, seconds: float) -> float:
         self.now += seconds
@@ -43,9 +43,9 @@ class Watched:
         return {wait: seconds for lane in self.lanes for wait, seconds in lane.waits.items()}
 
 
-@given(st.lists(st.tuples(*[SECONDS] * 6), max_size=40))
-def test_every_second_of_a_layer_s_thread_is_counted_once(chunks: list[tuple[float, ...]]) -> None:
-    watched = Watched()
+@given(st.lists(st.tuples(*[SECONDS] * 6), max_size=40), st.booleans())
+def test_every_second_of_a_layer_s_thread_is_counted_once(chunks: list[tuple[float, ...]], hashes: bool) -> None:
+    watched = Watched(hashes=hashes)
     for chunk in chunks:
         watched.chunk(*chunk)
     watched.watch.flush(watched.now)
@@ -54,8 +54,8 @@ def test_every_second_of_a_layer_s_thread_is_counted_once(chunks: list[tuple[flo
     )
     copied = sum(chunk[0] for chunk in chunks if chunk[0] < 0.001)
     busy = [lane.busy_seconds for lane in watched.lanes]
-    assert busy == pytest.approx([read + copied, inflate, write], abs=1e-6)
-    expected = {Wait.BYTES: asked - copied, Wait.HASH: hand, Wait.COMPRESS: pool}
+    assert busy == pytest.approx([read + copied, inflate, write, *([hand] if hashes else [])], abs=1e-6)
+    expected = {Wait.BYTES: asked - copied, Wait.HASH: 0.0 if hashes else hand, Wait.COMPRESS: pool}
     waited = watched.waited()
     assert [waited.get(wait, 0.0) for wait in expected] == pytest.approx(list(expected.values()), abs=1e-6)
     for slices in watched.slices:
