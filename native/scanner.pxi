@@ -159,6 +159,8 @@ cdef class Scanner:
     def feed(self, const uint8_t[::1] chunk):
         """Scans a chunk and returns a fault, 0 for none."""
         cdef size_t size = chunk.shape[0]
+        if self.entries.complete is not None:
+            raise ValueError("the table is complete")
         with nogil:
             self.spans.items.size = 0
             if self.fault == FAULT_NONE and size:

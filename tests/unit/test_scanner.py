@@ -725,3 +725,18 @@ def test_headers_are_what_others_read(tmp_path: Path) -> None:
             entry.path, entry.mode, entry.uid, entry.gid, entry.mtime, 5,
         )  # fmt: skip
         assert member.pax_headers["SCHILY.xattr.user.k"] == "v\n"
+
+
+def test_a_table_is_the_same_once_it_is_complete(engine: Engine) -> None:
+    scanner = engine.scanner()
+    scanner.feed(archive([(Entry(b"a", EntryType.DIRECTORY), b""), (Entry(b"a/b", EntryType.FILE, size=1), b"1")]))
+    columns = scanner.entries.columns()
+    assert scanner.entries.columns() == columns
+    assert [scanner.entries.path(number) for number in range(len(scanner.entries))] == [b"a", b"a/b"]
+
+
+def test_a_complete_table_takes_no_more() -> None:
+    scanner = NATIVE.scanner()
+    scanner.entries.columns()
+    with pytest.raises(ValueError, match="complete"):
+        scanner.feed(bytes(512))
