@@ -16,7 +16,7 @@ class Windows:
 
     A window that finds no room waits for those of other layers to end. It must not wait while it keeps others waiting:
     one that grows, and one that would not fit if it were alone, goes beyond the total at once, one layer at a time.
-    So there is always one that goes on, and no more is taken than the total and the largest window that a frame may have.
+    So there is always one that goes on, and no more is taken than the total and the largest window that there may be.
 
     Args:
         total: bytes for all windows.

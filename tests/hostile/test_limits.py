@@ -59,7 +59,7 @@ async def test_the_size_of_a_layer(registry: FaultyRegistry, settings: Settings,
 
 
 async def test_the_holes_of_files_count(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
-    sparse = pax((b"GNU.sparse.size", b"%d" % (1 << 50)), (b"GNU.sparse.map", b"")) + block(b"hole")
+    sparse = pax((b"GNU.sparse.size", b"%d" % (1 << 50)), (b"GNU.sparse.map", b"0,0")) + block(b"hole")
     message = await refused(registry, settings, tmp_path, stored(sparse + END))
     assert "files larger than the layer may be at 'hole'" in message
 

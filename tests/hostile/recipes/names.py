@@ -43,7 +43,7 @@ RECIPES = [
     recipe("dotdot-in-a-long-name", [extended(b"../x\0", b"L") + block(b"x")], gives=escapes("../x")),
     recipe(
         "dotdot-in-a-sparse-name",
-        [pax((b"GNU.sparse.name", b"../x"), (b"GNU.sparse.map", b""), (b"GNU.sparse.realsize", b"0")) + block(b"x")],
+        [pax((b"GNU.sparse.name", b"../x"), (b"GNU.sparse.map", b"0,0"), (b"GNU.sparse.realsize", b"0")) + block(b"x")],
         gives=escapes("../x"),
     ),
     # --- from the top
