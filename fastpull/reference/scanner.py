@@ -192,13 +192,7 @@ class Scanner:
 
     def _entry(self, header: bytes, flag: bytes, size: int) -> Generator[None, memoryview, None]:
         known, pax = self._extended, self._extended.pax or {}
-        sparse = dict(known.sparse)
-        own, own_link = known.long_path or _path_of(header), known.long_link or _text(header[157:257])
-        for key, long in ((b"path", known.long_path), (b"linkpath", known.long_link)):
-            if long is not None and pax.get(key) and pax[key] != long:
-                raise _Bad(Fault.NAMES_DIFFER, own)
-        path = sparse.get(b"name", pax.get(b"path") or own)
-        link = pax.get(b"linkpath") or own_link
+        path, link = _names(header, known)
         if not path:
             raise _Bad(Fault.EMPTY_PATH)
 
@@ -315,6 +309,17 @@ class Scanner:
 
 
 # --- fields
+
+
+def _names(header: bytes, known: _Extended) -> tuple[bytes, bytes]:
+    """The path of an entry and the target of a link."""
+    pax = known.pax or {}
+    own, own_link = known.long_path or _path_of(header), known.long_link or _text(header[157:257])
+    for key, long in ((b"path", known.long_path), (b"linkpath", known.long_link)):
+        if long is not None and pax.get(key) and pax[key] != long:
+            raise _Bad(Fault.NAMES_DIFFER, own)
+    path = dict(known.sparse).get(b"name", pax.get(b"path") or own)
+    return path, pax.get(b"linkpath") or own_link
 
 
 def _text(field_: bytes) -> bytes:
