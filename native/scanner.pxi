@@ -560,16 +560,20 @@ cdef int on_pax_record(Extended* pax, const char* key, size_t key_size, const ch
     if is_key(key, key_size, b"path"):
         if common:
             return FAULT_PAX_GLOBAL
-        if size and memchr(value, 0, size) != NULL:
+        if size == 0:  # no name to some, and the header's own to others
+            return FAULT_PAX_RECORD
+        if memchr(value, 0, size) != NULL:
             return FAULT_NUL_IN_NAME
-        pax.path_state = state
+        pax.path_state = SET
         return FAULT_MEMORY if buffer_assign(&pax.path, value, size) != 0 else FAULT_NONE
     if is_key(key, key_size, b"linkpath"):
         if common:
             return FAULT_PAX_GLOBAL
-        if size and memchr(value, 0, size) != NULL:
+        if size == 0:
+            return FAULT_PAX_RECORD
+        if memchr(value, 0, size) != NULL:
             return FAULT_NUL_IN_NAME
-        pax.link_state = state
+        pax.link_state = SET
         return FAULT_MEMORY if buffer_assign(&pax.link, value, size) != 0 else FAULT_NONE
     if is_key(key, key_size, b"size"):
         if common:

@@ -470,6 +470,8 @@ def _local_record(key: bytes, value: bytes, into: dict[bytes, bytes], known: _Ex
     else:
         if key == b"size":
             _decimal(value)
+        elif not value:
+            raise _Bad(Fault.PAX_RECORD)
         elif b"\0" in value:
             raise _Bad(Fault.NUL_IN_NAME)
         into[key] = value

@@ -276,11 +276,7 @@ def test_the_last_of_equal_records_counts(engine: Engine) -> None:
 
 
 def test_an_empty_record_takes_the_header_s_own(engine: Engine) -> None:
-    data = (
-        pax((b"uid", b"7"), (b"gid", b"8"), typeflag=b"g")
-        + pax((b"uid", b""), (b"path", b""))
-        + block(b"own", uid=b"0000003\0")
-    )
+    data = pax((b"uid", b"7"), (b"gid", b"8"), typeflag=b"g") + pax((b"uid", b"")) + block(b"own", uid=b"0000003\0")
     entry = one(engine, data)
     assert (entry.path, entry.uid, entry.gid) == (b"own", 3, 8)
 
@@ -485,6 +481,9 @@ def test_sparse_maps_have_a_bound(engine: Engine) -> None:
         (extended(b"0 path=a\n") + block(), Fault.PAX_RECORD),
         (extended(b"-5 path=a\n") + block(), Fault.PAX_RECORD),
         (pax((b"pa\0th", b"a")) + block(), Fault.PAX_RECORD),
+        (pax((b"size", b"")) + block(), Fault.PAX_RECORD),
+        (pax((b"path", b"")) + block(), Fault.PAX_RECORD),
+        (pax((b"linkpath", b"")) + block(typeflag=b"2"), Fault.PAX_RECORD),
         (pax((b"size", b"0x10")) + block(), Fault.PAX_RECORD),
         (pax((b"size", b" 1")) + block(), Fault.PAX_RECORD),
         (pax((b"size", b"-1")) + block(), Fault.PAX_RECORD),
