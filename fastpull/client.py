@@ -14,6 +14,7 @@ from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.engine import Pull, PullReport, Workshop, warm_image
 from fastpull.errors import FastpullError, OutputError
+from fastpull.layers.windows import Windows
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fastpull.trace import Trace
 
 _MANY_CORES = 4  # with two, hashing on a thread of its own made pulls into a directory 6 % slower, and no other faster
+_DOWNLOADS_KEEP = 16 << 20  # of the budget, however large the windows of inflaters: four connections
 _FILE_THREADS = 8  # more than the writes that a disk takes at a time
 
 
@@ -92,6 +94,7 @@ class Client:
             layers = max(1, min(settings.workers, settings.memory // 4 // LAYER_COST))
             self._resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
             budget = Budget(settings.memory - self._resources.memory - layers * LAYER_COST)
+            windows = _windows_beside(budget)
             workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
             helpers = None
             if settings.workers >= _MANY_CORES:
@@ -99,7 +102,9 @@ class Client:
             store = await in_thread(files, Store, settings.cache)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
-            self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event, settings.limits)
+            self._workshop = Workshop(
+                store, files, workers, helpers, Turns(layers), windows, self._on_event, settings.limits
+            )
             self._exit = stack.pop_all()
         return self
 
@@ -203,6 +208,17 @@ class Client:
                 on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
             )
         return known
+
+
+def _windows_beside(budget: Budget) -> Windows:
+    """Memory for windows, taken from the downloads' budget: never what the download of a layer needs to go on."""
+    loop, total = asyncio.get_running_loop(), budget.total
+
+    def on_change(taken: int) -> None:
+        loop.call_soon_threadsafe(budget.resize, max(keep, total - taken))
+
+    keep = min(_DOWNLOADS_KEEP, total // 2)
+    return Windows(total - keep, on_change)
 
 
 def pull(

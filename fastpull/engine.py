@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastpull.bottleneck import find_bottleneck
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fastpull.cache.store import Store
     from fastpull.config import Limits
     from fastpull.layers.tree import Tree
+    from fastpull.layers.windows import Windows
     from fastpull.meter import StageTime
     from fastpull.oci.image import Image
     from fastpull.sinks.base import Sink, SinkReport
@@ -54,6 +56,7 @@ class Workshop:
         helpers: for what the layers' threads need not do themselves; nothing there waits for anything. None where there
             are no cores to spare.
         turns: as many as there are workers.
+        windows: memory for what inflaters keep.
         on_event: told what happens.
         limits: how much each image may take.
     """
@@ -63,6 +66,7 @@ class Workshop:
     workers: Executor
     helpers: Executor | None
     turns: Turns
+    windows: Windows
     on_event: OnEvent
     limits: Limits
 
@@ -266,7 +270,7 @@ class _Blobs:
         while True:
             subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
             part = self._parts[number]
-            work = LayerWork(layer, number, subject, self._workshop.helpers, part)
+            work = LayerWork(layer, number, subject, self._workshop.helpers, self._workshop.windows, part)
             async with self._source.open_blob(layer.blob, rank, part) as blob:
                 try:
                     result = await self._on_thread(work, rank, work_on, blob)
@@ -294,7 +298,8 @@ class _Blobs:
         with turn:
             self._active[work.number] = work
             try:
-                return await in_thread(self._workshop.workers, work_on, work, blob, abort=blob.abort)
+                abort = partial(work.abort, blob)
+                return await in_thread(self._workshop.workers, work_on, work, blob, abort=abort)
             finally:
                 del self._active[work.number]
 

@@ -100,8 +100,9 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """Registry and repository, without tag and digest."""
-        return f"{self.registry}/{self.repository}"
+        """Registry and repository, without tag and digest; with ``#`` where ``/`` would not be read as it is meant."""
+        named = f"{self.registry}/{self.repository}"
+        return named if _split_registry(named)[0] == self.registry else f"{self.registry}#{self.repository}"
 
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""

@@ -10,7 +10,8 @@ from tests.campaigns.concurrency import Concurrency
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.registry import Registry
+from tests.campaigns.tar import Tar
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
-    campaign.name: campaign for campaign in (Crash, Errnos, BitRot, Concurrency, Registry)
+    campaign.name: campaign for campaign in (Crash, Errnos, BitRot, Concurrency, Registry, Tar)
 }

@@ -17,6 +17,7 @@ from tests.campaigns.concurrency import Concurrency
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.registry import Registry
+from tests.campaigns.tar import Tar
 
 SEED = int(os.environ.get("FASTPULL_TESTS_SEED") or 1)
 
@@ -48,6 +49,11 @@ async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> No
 
 async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:
     await short(Registry(), 8)
+
+
+@pytest.mark.peer("tar")
+async def test_archives_are_read_as_other_readers_read_them_or_refused() -> None:
+    await short(Tar(), 150)
 
 
 async def test_a_campaign_tells_failures_from_trials_that_say_nothing() -> None:
