@@ -188,14 +188,14 @@ class Pull:
             return work.unpack(blob, self._sink, rank, wanted, quota)
 
         index = await self._blobs.use(number, rank, unpack)
-        await self._in_files(self._workshop.store.write_index, index.blob, index.to_bytes())
+        await self._in_files(self._workshop.store.indexes.write, index.blob, index.to_bytes())
         return index
 
     def _foresee(self) -> Tree | None:
         """The tree, if the cache has the indexes of all layers: it tells what need not be written."""
         found = []
         for layer in self._image.layers:
-            content = self._workshop.store.read_index(layer.blob.digest)
+            content = self._workshop.store.indexes.read(layer.blob.digest)
             try:
                 index = LayerIndex.from_bytes(content) if content else None
             except ValueError:

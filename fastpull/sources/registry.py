@@ -128,7 +128,7 @@ class RegistrySource:
             top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
         image = await resolve_image(str(reference), top, platform, self._fetch)
         ref = Ref.now(str(reference), str(image.platform), image.digest)
-        await in_thread(self._means.executor, ref.keep, self._means.store)
+        await in_thread(self._means.executor, ref.keep, self._means.store.files)
         return image
 
     async def _fetch(self, descriptor: Descriptor) -> Document:

@@ -583,13 +583,13 @@ async def test_an_index_of_the_cache_that_lies_costs_nothing_but_time(
     store, digest = Store(settings.cache), fastpull.Digest.of(layer.blob)
     from fastpull.layers.index import LayerIndex  # noqa: PLC0415
 
-    good = LayerIndex.from_bytes(store.read_index(digest) or b"")
+    good = LayerIndex.from_bytes(store.indexes.read(digest) or b"")
     lie = LayerIndex(good.blob, good.diff_id, good.size, LayerIndex.of([good[0], replace(good[1], path=b"a")]).columns)
-    store.write_index(digest, lie.to_bytes())
+    store.indexes.write(digest, lie.to_bytes())
     await pull(reference, tmp_path / "two", settings)
     assert (tmp_path / "two/a").read_bytes() == BIG
     assert (tmp_path / "two/b").read_bytes() == b"b"
-    assert store.read_index(digest) == good.to_bytes()
+    assert store.indexes.read(digest) == good.to_bytes()
 
 
 async def test_a_short_blob_without_a_seal_is_fetched_again(
