@@ -255,7 +255,7 @@ class _Blobs:
         """Works on a layer's blob on a thread.
 
         A blob that was in the cache, in whole or in part, and is not what it should be, is taken out of the cache, and
-        the work begins again with one from the source.
+        the work begins again with one from the source. One that was spoiled on its way is fetched once more.
 
         Args:
             number: of the layer.
@@ -263,6 +263,7 @@ class _Blobs:
             work_on: blocks until all of the blob is read and verified.
         """
         layer, source = self._image.layers[number], self._image.source
+        may_repeat = True
         while True:
             subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
             part = self._parts[number]
@@ -272,9 +273,11 @@ class _Blobs:
                     result = await self._on_thread(work, rank, work_on, blob)
                 except (DigestMismatch, SizeMismatch) as error:
                     await blob.reject()
-                    if blob.is_fresh:
+                    if blob.is_fresh and not (blob.is_remote and may_repeat):
                         raise
-                    self._workshop.on_event(Warned(source, f"a damaged blob of the cache was thrown away ({error})"))
+                    may_repeat = may_repeat and blob.is_cached
+                    where = "of the cache was thrown away" if not blob.is_fresh else "came, it is fetched again"
+                    self._workshop.on_event(Warned(source, f"a damaged blob {where} ({error})"))
                     continue
                 except FastpullError:
                     if work.fingerprint:  # what is wrong is not the blob

@@ -282,6 +282,7 @@ def corrupted(at: int = 100) -> Fault:
         body = bytearray(registry.blobs[digest])
         body[min(at, len(body) - 1)] ^= 1
         start, stop = asked_range(request, len(body))
+        registry.sent[digest] += stop - start
         headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
         return web.Response(status=206, body=bytes(body[start:stop]), headers=headers)
 
