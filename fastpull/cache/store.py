@@ -60,6 +60,11 @@ class CachedBlob:
         except OSError as error:
             raise from_os_error(CacheError, error, str(self.digest)) from error
 
+    def sync(self) -> None:
+        """Waits until the bytes are on their disk."""
+        with local_errors():
+            os.fdatasync(self._fd)
+
     def close(self) -> None:
         """Closes the file. May be called twice."""
         if self._fd >= 0:
@@ -177,15 +182,25 @@ class Store:
                 sync_folder(os.path.dirname(path))
         partial.close()
 
-    def renew(self, blob: CachedBlob, fingerprint: str) -> None:
-        """Notes that a blob of an earlier boot, or one without a seal, has been verified."""
-        if blob.seal is None or not blob.seal.is_fresh:
-            with contextlib.suppress(CacheError):  # another user's
-                # what outlived the boot under which it was verified has reached its disk
-                outlived = blob.seal is not None
-                self.files.write(
-                    self.blob_path(blob.digest) + SEAL, Seal.now(blob.size, fingerprint, outlived).to_bytes()
-                )
+    def renew(self, blob: CachedBlob, fingerprint: str, sync: bool = False) -> None:
+        """Notes that a blob of an earlier boot, or one without a seal, has been verified.
+
+        Args:
+            blob: open still, if it is to be synced.
+            fingerprint: XXH3-64 of the blob, in hexadecimal; unused where the seal is fresh.
+            sync: wait until its bytes are on the disk, if the seal does not say that they are.
+        """
+        is_fresh = blob.seal is not None and blob.seal.is_fresh
+        # what outlived the boot under which it was verified has reached its disk
+        on_disk = blob.seal is not None and (blob.seal.synced or not is_fresh)
+        if is_fresh and (on_disk or not sync):
+            return
+        if sync and not on_disk:
+            blob.sync()
+            on_disk = True
+        with contextlib.suppress(CacheError):  # another user's
+            known = blob.seal.fingerprint if blob.seal is not None and is_fresh else fingerprint
+            self.files.write(self.blob_path(blob.digest) + SEAL, Seal.now(blob.size, known, on_disk).to_bytes(), sync)
 
     def quarantine(self, digest: Digest) -> None:
         """Takes a blob that is not what its name says out of the way, to ``trash``, with its seal and index."""
@@ -241,26 +256,31 @@ class Store:
 
     # --- small documents: manifests, configs
 
-    def read_document(self, digest: Digest, max_size: int, *, touch: bool = True) -> bytes | None:
-        """The content of a small blob, verified; None for a miss. A corrupt one is quarantined, and a miss."""
+    def read_document(self, digest: Digest, max_size: int, *, touch: bool = True, sync: bool = False) -> bytes | None:
+        """The content of a small blob, verified; None for a miss. A corrupt one is quarantined, and a miss.
+
+        Args:
+            digest: of the blob.
+            max_size: that it may have, in bytes.
+            touch: note that it was used.
+            sync: wait until it is on the disk.
+        """
         blob = self.find(digest, touch=touch)
         if blob is None:
             return None
-        try:
+        with contextlib.closing(blob):
             content = bytearray(min(blob.size, max_size))
             size = blob.readinto(memoryview(content), 0)
-        finally:
-            blob.close()
-        if blob.size > max_size or size != blob.size or Digest.of(bytes(content), digest.algorithm) != digest:
-            self.quarantine(digest)
-            return None
-        if touch:
-            self.renew(blob, xxhash.xxh3_64_hexdigest(content))
+            if blob.size > max_size or size != blob.size or Digest.of(bytes(content), digest.algorithm) != digest:
+                self.quarantine(digest)
+                return None
+            if touch:
+                self.renew(blob, xxhash.xxh3_64_hexdigest(content), sync)
         return bytes(content)
 
     def write_document(self, digest: Digest, content: bytes, fingerprint: str, sync: bool) -> None:
         """Keeps a small blob that the caller has verified; one that is there already is used, if it is sound."""
         path = self.blob_path(digest)
-        if self.read_document(digest, len(content)) is None:
+        if self.read_document(digest, len(content), sync=sync) is None:
             self.files.write(path + SEAL, Seal.now(len(content), fingerprint, sync).to_bytes())
             self.files.write(path, content, sync)

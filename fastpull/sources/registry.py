@@ -77,7 +77,7 @@ class _Cached:
         self._aborted = True
 
     async def accept(self, fingerprint: str) -> None:
-        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint)
+        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint, self._means.sync)
 
     async def reject(self) -> None:
         await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
@@ -167,7 +167,8 @@ class RegistrySource:
         return checked(answer.body, expected, subject, answer.media_type)
 
     async def _kept(self, digest: Digest) -> bytes | None:
-        return await in_thread(self._means.executor, self._means.store.read_document, digest, MAX_DOCUMENT_SIZE)
+        store, sync = self._means.store, self._means.sync
+        return await in_thread(self._means.executor, lambda: store.read_document(digest, MAX_DOCUMENT_SIZE, sync=sync))
 
     async def _keep(self, document: Document) -> Document:
         fingerprint = xxhash.xxh3_64_hexdigest(document.body)

@@ -9,8 +9,9 @@ from tests.campaigns.campaign import Campaign
 from tests.campaigns.concurrency import Concurrency
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
-from tests.campaigns.registry import Registry
+from tests.campaigns.powercut import PowerCut
+from tests.campaigns.registry import Permanent, Registry
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
-    campaign.name: campaign for campaign in (Crash, Errnos, BitRot, Concurrency, Registry)
+    campaign.name: campaign for campaign in (Crash, Errnos, PowerCut, BitRot, Concurrency, Registry, Permanent)
 }

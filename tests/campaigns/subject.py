@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from pathlib import Path
 
 import fastpull
@@ -14,6 +15,7 @@ from tests.support.layers import file, stored
 from tests.support.registry import FaultyRegistry
 from tests.support.trees import Found, look
 
+_NAME, _TAG = "test/image", "v1"
 FORMS = {"dir": "out", "squashfs": "out.sqsh"}
 
 
@@ -33,11 +35,19 @@ class Subject:
         for number, size in enumerate(noise):
             made = stored([file(f"noise/{number}", os.urandom(size))], bytes)
             layers.append((made.blob, made.diff_id))
-        registry.add_image("test/image", "v1", [blob for blob, _ in layers], [diff_id for _, diff_id in layers])
-        self.reference = f"{registry.address}/test/image:v1"
+        registry.add_image(_NAME, _TAG, [blob for blob, _ in layers], [diff_id for _, diff_id in layers])
+        self.reference = f"{registry.address}/{_NAME}:{_TAG}"
         self.sizes = {str(fastpull.Digest.of(blob)): len(blob) for blob, _ in layers}
         self._tree: dict[bytes, Found] = {}
         self._squashfs = b""
+
+    def served_by(self, registry: FaultyRegistry) -> Subject:
+        """The same, in another registry."""
+        registry.blobs.update(self.registry.blobs)
+        registry.manifests.update(self.registry.manifests)
+        found = copy(self)
+        found.registry, found.reference = registry, f"{registry.address}/{_NAME}:{_TAG}"
+        return found
 
     @property
     def size(self) -> int:

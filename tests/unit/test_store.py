@@ -157,6 +157,27 @@ def test_a_blob_that_was_verified_again_is_believed_again(store: Store) -> None:
     assert is_fresh(store)
 
 
+@pytest.mark.parametrize("boot", ["this", "another"])
+def test_a_blob_that_was_there_before_is_synced_when_that_is_asked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    put(store)
+    if boot == "another":
+        reseal(store, boot=boot)
+    synced = list[int]()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    blob = store.find(DIGEST)
+    assert blob is not None
+    store.renew(blob, FINGERPRINT, sync=True)
+    blob.close()
+    # what has outlived a boot is on its disk
+    assert synced == ([os.stat(store.blob_path(DIGEST)).st_ino] if boot == "this" else [])
+    after = store.find(DIGEST)
+    assert after is not None
+    after.close()
+    assert after.seal == Seal.now(len(CONTENT), FINGERPRINT, synced=True)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b"[1]", b'{"size": "1"}', b"\xff"])
 def test_a_damaged_seal_is_no_seal(store: Store, content: bytes) -> None:
     put(store)
