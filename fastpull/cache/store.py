@@ -46,11 +46,13 @@ class CachedBlob:
     Attributes:
         digest, size: as the cache knows them.
         seal: what stands beside it; None where that is missing or damaged.
+        is_own: this user wrote it, so that nobody else could change it.
     """
 
     digest: Digest
     size: int
     seal: Seal | None
+    is_own: bool
     _fd: int
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
@@ -136,7 +138,9 @@ class Store:
             if touch:
                 with contextlib.suppress(OSError):  # another user's
                     os.utime(fd)
-            return CachedBlob(digest, os.fstat(fd).st_size, self._read_seal(digest), fd)
+            state = os.fstat(fd)
+            is_own = state.st_uid == os.geteuid()
+            return CachedBlob(digest, state.st_size, self._read_seal(digest), is_own, fd)
 
     def begin(
         self, digest: Digest, size: int, lock: FileLock, is_stopped: Callable[[], bool] = lambda: False
@@ -172,8 +176,7 @@ class Store:
         with local_errors():
             if sync:
                 partial.sync()
-            with contextlib.suppress(PermissionError):  # another user began it
-                os.chmod(partial.data_path, self.files.file_mode)
+            os.chmod(partial.data_path, self.files.file_mode)
             self.files.write(path + SEAL, Seal.now(partial.size, fingerprint, sync).to_bytes())
             os.rename(partial.data_path, path)
             with contextlib.suppress(FileNotFoundError):

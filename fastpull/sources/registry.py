@@ -63,7 +63,7 @@ class _Cached:
     is_remote = False
 
     def __init__(self, means: Means, blob: CachedBlob) -> None:
-        self.is_trusted = blob.seal is not None and blob.seal.is_fresh
+        self.is_trusted = blob.is_own and blob.seal is not None and blob.seal.is_fresh
         self._means = means
         self._blob = blob
         self._aborted = False

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from tests.campaigns.bitrot import BitRot
 from tests.campaigns.campaign import Campaign
-from tests.campaigns.concurrency import Concurrency
+from tests.campaigns.concurrency import Concurrency, HandOver
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.powercut import PowerCut
 from tests.campaigns.registry import Permanent, Registry
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
-    campaign.name: campaign for campaign in (Crash, Errnos, PowerCut, BitRot, Concurrency, Registry, Permanent)
+    campaign.name: campaign
+    for campaign in (Crash, Errnos, PowerCut, BitRot, Concurrency, HandOver, Registry, Permanent)
 }
