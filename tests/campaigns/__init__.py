@@ -11,8 +11,9 @@ from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.powercut import PowerCut
 from tests.campaigns.registry import Permanent, Registry
+from tests.campaigns.sameness import Sameness
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
     campaign.name: campaign
-    for campaign in (Crash, Errnos, PowerCut, BitRot, Concurrency, HandOver, Registry, Permanent)
+    for campaign in (Crash, Errnos, PowerCut, BitRot, Concurrency, HandOver, Registry, Permanent, Sameness)
 }

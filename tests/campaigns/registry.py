@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import fastpull
+from fastpull.config import Settings
 from fastpull.errors import FastpullError
 from fastpull.registry import download, transport
 from fastpull.registry.ranges import MIB, Pace
@@ -65,16 +66,17 @@ class Registry(Campaign):
     async def _endure(self, registry: StormyRegistry, output: Path, cache: Path) -> None:
         subject = self._subject.served_by(registry)
         repeated = 0
-        while True:
-            lied = registry.lied
-            try:
-                await subject.pull(output, cache)
-                break
-            except FastpullError as error:
-                may_fail = registry.lied > lied or max(registry.spoiled.values(), default=0) > 1
-                assert may_fail, f"{error!r} after {dict(registry.happened)}"
-                assert not output.exists(), f"published after {error!r}"
-                repeated += 1
+        async with fastpull.Client(Settings(cache=str(cache), workers=2)) as client:  # one, which knows of all pauses
+            while True:
+                lied = registry.lied
+                try:
+                    await subject.pull_with(client, output)
+                    break
+                except FastpullError as error:
+                    may_fail = registry.lied > lied or max(registry.spoiled.values(), default=0) > 1
+                    assert may_fail, f"{error!r} after {dict(registry.happened)}"
+                    assert not output.exists(), f"published after {error!r}"
+                    repeated += 1
         await registry.quiet()
         await asyncio.to_thread(subject.check, output)
         found = await asyncio.to_thread(fastpull.Cache(cache).verify)

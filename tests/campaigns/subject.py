@@ -65,10 +65,14 @@ class Subject:
         self._tree = look(folder / "out")
         self._squashfs = (folder / "out.sqsh").read_bytes()
 
-    async def pull(self, output: Path, cache: Path) -> None:
+    async def pull(self, output: Path, cache: Path, *, workers: int = 2) -> None:
         """Pulls in this process, over what is there."""
-        async with fastpull.Client(Settings(cache=str(cache), workers=2)) as client:
-            await client.pull(self.reference, fastpull.sink_for(str(output), force=True))
+        async with fastpull.Client(Settings(cache=str(cache), workers=workers)) as client:
+            await self.pull_with(client, output)
+
+    async def pull_with(self, client: fastpull.Client, output: Path) -> None:
+        """Pulls with a client, over what is there."""
+        await client.pull(self.reference, fastpull.sink_for(str(output), force=True))
 
     def check(self, output: Path) -> None:
         """Asserts that an output is complete and right."""

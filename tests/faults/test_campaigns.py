@@ -19,6 +19,7 @@ from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.powercut import PowerCut
 from tests.campaigns.registry import Permanent, Registry
+from tests.campaigns.sameness import Sameness
 
 SEED = int(os.environ.get("FASTPULL_TESTS_SEED") or 1)
 
@@ -70,6 +71,10 @@ async def test_a_registry_that_never_answers_rightly_is_given_up_with_the_right_
 ) -> None:
     monkeypatch.setattr(Backoff, "pause_seconds", lambda *_: 0.01)
     await short(Permanent(), Permanent.trials)
+
+
+async def test_a_squashfs_image_is_the_same_however_it_came_to_be() -> None:
+    await short(Sameness(), 9)
 
 
 async def test_a_campaign_tells_failures_from_trials_that_say_nothing() -> None:

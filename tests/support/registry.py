@@ -246,6 +246,19 @@ async def _partial(registry: FaultyRegistry, request: web.Request, digest: str, 
     return answer
 
 
+def halves() -> Fault:
+    """Of each blob comes a half, and no more."""
+    begun = set[str]()
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
+        if digest in begun:
+            return await status(404)(registry, request, digest)
+        begun.add(digest)
+        return await truncated(registry, request, digest)
+
+    return fault
+
+
 def slow(bytes_per_second: int) -> Fault:
     """Sends at a rate, each connection for itself."""
 
