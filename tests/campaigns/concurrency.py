@@ -94,7 +94,7 @@ class Concurrency(Campaign):
         doomed = choose.sample(range(self._processes), deaths)
         killed = 0
         for number in doomed:
-            await self._more_is_sent(choose.randint(0, 1 << 20), endings)
+            await self._later(choose, endings)
             if not endings[number].done():
                 os.kill(processes[number].pid, signal.SIGKILL)
                 killed += 1
@@ -106,10 +106,10 @@ class Concurrency(Campaign):
                 self._subject.check(output)
         return killed
 
-    async def _more_is_sent(self, size: int, endings: list[asyncio.Task[Ended]]) -> None:
-        """Waits until the registry has sent so much more, or has nothing to send any more."""
-        goal = self._subject.sent() + size
-        while self._subject.sent() < goal and not all(ending.done() for ending in endings):  # noqa: ASYNC110
+    async def _later(self, choose: random.Random, endings: list[asyncio.Task[Ended]]) -> None:
+        """Waits until the registry has sent some more, or, when it has nothing to send any more, for a while."""
+        goal, latest = self._subject.sent() + choose.randint(0, 1 << 20), time.monotonic() + choose.uniform(0.05, 1.0)
+        while self._subject.sent() < goal and time.monotonic() < latest and not all(one.done() for one in endings):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
     async def _collect(self, cache: Path, *, greedy: bool) -> None:

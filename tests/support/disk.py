@@ -52,8 +52,15 @@ class Disk:
         subprocess.run(["mount", "-o", f"loop,commit=1000,{options}", self._image, self.place], check=True)
 
     def unmount(self) -> None:
-        """Unmounts it."""
+        """Unmounts it, and goes on with a copy.
+
+        Whoever has made a mount namespace meanwhile keeps the mount, and with it the filesystem, in whatever state it
+        is: of the same file, the next mount would be of that.
+        """
         subprocess.run(["umount", self.place], check=True)
+        copy = self._image.with_suffix(".copy")
+        subprocess.run(["cp", "--sparse=always", self._image, copy], check=True)
+        copy.replace(self._image)
 
     def settle(self) -> None:
         """Writes everything back, as the kernel does from time to time."""
