@@ -17,7 +17,7 @@ test: $(VENV)/ready-dev  ## run the tests; as root, install the programs they co
 	@tests/peers.sh
 	$(RUN)/python -m pytest tests bench/micro $(ARGS)
 
-faults: $(VENV)/ready-dev  ## pull through deaths, errors, bit rot, company and faults (ARGS="crash --trials 50 --seed 7")
+faults: $(VENV)/ready-dev  ## pull through deaths, errors, power cuts, bit rot and faults (ARGS="crash --trials 50 --seed 7")
 	@tests/peers.sh
 	$(RUN)/python -m tests.campaigns $(ARGS)
 

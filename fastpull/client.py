@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from fastpull.cache.lockscope import local_lock_option
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.engine import Pull, PullReport, Workshop, warm_image
@@ -18,7 +19,7 @@ from fastpull.layers.windows import Windows
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
-from fastpull.progress import OnEvent, Resolved, Retrying, ignore
+from fastpull.progress import OnEvent, Resolved, Retrying, Warned, ignore
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.credentials import find_credentials
 from fastpull.registry.transport import Transport
@@ -100,6 +101,10 @@ class Client:
             if settings.workers >= _MANY_CORES:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
             store = await in_thread(files, Store, settings.cache)
+            local_locks = await in_thread(files, local_lock_option, store.root)
+            if local_locks:
+                message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
+                self._on_event(Warned(settings.cache, message))
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
             self._workshop = Workshop(

@@ -192,14 +192,14 @@ class Pull:
             return work.unpack(blob, self._sink, rank, wanted, quota)
 
         index = await self._blobs.use(number, rank, unpack)
-        await self._in_files(self._workshop.store.write_index, index.blob, index.to_bytes())
+        await self._in_files(self._workshop.store.indexes.write, index.blob, index.to_bytes())
         return index
 
     def _foresee(self) -> Tree | None:
         """The tree, if the cache has the indexes of all layers: it tells what need not be written."""
         found = []
         for layer in self._image.layers:
-            content = self._workshop.store.read_index(layer.blob.digest)
+            content = self._workshop.store.indexes.read(layer.blob.digest)
             try:
                 index = LayerIndex.from_bytes(content) if content else None
             except ValueError:
@@ -259,7 +259,7 @@ class _Blobs:
         """Works on a layer's blob on a thread.
 
         A blob that was in the cache, in whole or in part, and is not what it should be, is taken out of the cache, and
-        the work begins again with one from the source.
+        the work begins again with one from the source. One that was spoiled on its way is fetched once more.
 
         Args:
             number: of the layer.
@@ -267,6 +267,7 @@ class _Blobs:
             work_on: blocks until all of the blob is read and verified.
         """
         layer, source = self._image.layers[number], self._image.source
+        may_repeat = True
         while True:
             subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
             part = self._parts[number]
@@ -276,9 +277,11 @@ class _Blobs:
                     result = await self._on_thread(work, rank, work_on, blob)
                 except (DigestMismatch, SizeMismatch) as error:
                     await blob.reject()
-                    if blob.is_fresh:
+                    if blob.is_fresh and not (blob.is_remote and may_repeat):
                         raise
-                    self._workshop.on_event(Warned(source, f"a damaged blob of the cache was thrown away ({error})"))
+                    may_repeat = may_repeat and blob.is_cached
+                    where = "of the cache was thrown away" if not blob.is_fresh else "came, it is fetched again"
+                    self._workshop.on_event(Warned(source, f"a damaged blob {where} ({error})"))
                     continue
                 except FastpullError:
                     if work.fingerprint:  # what is wrong is not the blob

@@ -464,6 +464,7 @@ _ERRNO_HINTS = {
     30: "The filesystem is mounted read-only; choose another place",
     27: "Raise the limit of file sizes (ulimit -f), or choose a place on a filesystem that takes larger files",
     24: "Raise the limit of open files (ulimit -n)",
+    37: "Choose another filesystem (--cache), or have this one mounted with locks that hold between nodes",
 }
 
 

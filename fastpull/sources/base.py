@@ -25,11 +25,13 @@ class Blob(Protocol):
     Attributes:
         is_fresh: every byte comes from the source now, so that a wrong one is the source's fault and not the cache's.
         is_cached: the bytes were there already.
+        is_remote: what comes may be spoiled on its way, and another time not.
         is_trusted: the cache vouches for the bytes without another look; only good for leaving them where they are.
     """
 
     is_fresh: bool
     is_cached: bool
+    is_remote: bool
     is_trusted: bool
 
     def readinto(self, buffer: memoryview, offset: int) -> int:

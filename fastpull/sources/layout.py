@@ -71,6 +71,7 @@ class _File:
 
     is_fresh = True
     is_cached = False
+    is_remote = False
     is_trusted = False
 
     def __init__(self, fd: int, path: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ import xxhash
 
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
-from fastpull.errors import SizeMismatch
+from fastpull.errors import DigestMismatch, SizeMismatch
 from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
-from fastpull.progress import OnEvent, Waiting
+from fastpull.progress import OnEvent, Waiting, Warned
 from fastpull.registry.download import Download
 from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import Aborted, Budget, in_thread, task_group
@@ -60,9 +60,10 @@ class _Cached:
 
     is_fresh = False
     is_cached = True
+    is_remote = False
 
     def __init__(self, means: Means, blob: CachedBlob) -> None:
-        self.is_trusted = blob.seal is not None and blob.seal.is_fresh
+        self.is_trusted = blob.is_own and blob.seal is not None and blob.seal.is_fresh
         self._means = means
         self._blob = blob
         self._aborted = False
@@ -76,7 +77,7 @@ class _Cached:
         self._aborted = True
 
     async def accept(self, fingerprint: str) -> None:
-        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint)
+        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint, self._means.sync)
 
     async def reject(self) -> None:
         await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
@@ -86,6 +87,7 @@ class _Coming:
     """A blob that is being downloaded into the cache."""
 
     is_cached = False
+    is_remote = True
     is_trusted = False
 
     def __init__(self, means: Means, partial: Partial) -> None:
@@ -128,7 +130,7 @@ class RegistrySource:
             top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
         image = await resolve_image(str(reference), top, platform, self._fetch)
         ref = Ref.now(str(reference), str(image.platform), image.digest)
-        await in_thread(self._means.executor, ref.keep, self._means.store)
+        await in_thread(self._means.executor, ref.keep, self._means.store.files)
         return image
 
     async def _fetch(self, descriptor: Descriptor) -> Document:
@@ -137,15 +139,27 @@ class RegistrySource:
         if kept is not None:
             return checked(kept, descriptor, subject, descriptor.media_type)
         if descriptor.media_type in media_types.CONFIGS:
-            body = await self._client.blob(self._reference.repository, descriptor)
-            return await self._keep(checked(body, descriptor, subject, descriptor.media_type))
-        return await self._keep(await self._manifest_from_registry(descriptor, subject))
+            return await self._keep(await self._twice(lambda: self._config_from_registry(descriptor, subject)))
+        return await self._keep(await self._twice(lambda: self._manifest_from_registry(descriptor, subject)))
 
     async def _manifest(self, digest: Digest, subject: str) -> Document:
         kept = await self._kept(digest)
         if kept is not None:
             return Document(digest, kept, None)
-        return await self._keep(await self._manifest_from_registry(digest, subject))
+        return await self._keep(await self._twice(lambda: self._manifest_from_registry(digest, subject)))
+
+    async def _twice(self, fetch: Callable[[], Awaitable[Document]]) -> Document:
+        """Fetches a document once more if it was spoiled on its way."""
+        try:
+            return await fetch()
+        except (DigestMismatch, SizeMismatch) as error:
+            message = f"a damaged document came, it is fetched again ({error})"
+            self._means.on_event(Warned(str(self._reference), message))
+            return await fetch()
+
+    async def _config_from_registry(self, descriptor: Descriptor, subject: str) -> Document:
+        body = await self._client.blob(self._reference.repository, descriptor)
+        return checked(body, descriptor, subject, descriptor.media_type)
 
     async def _manifest_from_registry(self, expected: Descriptor | Digest, subject: str) -> Document:
         digest = expected if isinstance(expected, Digest) else expected.digest
@@ -153,7 +167,8 @@ class RegistrySource:
         return checked(answer.body, expected, subject, answer.media_type)
 
     async def _kept(self, digest: Digest) -> bytes | None:
-        return await in_thread(self._means.executor, self._means.store.read_document, digest, MAX_DOCUMENT_SIZE)
+        store, sync = self._means.store, self._means.sync
+        return await in_thread(self._means.executor, lambda: store.read_document(digest, MAX_DOCUMENT_SIZE, sync=sync))
 
     async def _keep(self, document: Document) -> Document:
         fingerprint = xxhash.xxh3_64_hexdigest(document.body)
