@@ -255,7 +255,8 @@ class _Blobs:
         """Works on a layer's blob on a thread.
 
         A blob that was in the cache, in whole or in part, and is not what it should be, is taken out of the cache, and
-        the work begins again with one from the source.
+        the work begins again with one from the source. So it does where a mirror gave wrong bytes and another place
+        can be asked.
 
         Args:
             number: of the layer.
@@ -274,7 +275,7 @@ class _Blobs:
                     await blob.reject()
                     if blob.is_fresh:
                         raise
-                    self._workshop.on_event(Warned(source, f"a damaged blob of the cache was thrown away ({error})"))
+                    self._workshop.on_event(Warned(source, f"a damaged blob was thrown away ({error})"))
                     continue
                 except FastpullError:
                     if work.fingerprint:  # what is wrong is not the blob
