@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard native/*)
 
-.PHONY: help demo test faults lint format bench bench-scaling bench-micro wheel clean
+.PHONY: help demo test faults cases lint format bench bench-scaling bench-micro wheel clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,6 +20,9 @@ test: $(VENV)/ready-dev  ## run the tests; as root, install the programs they co
 faults: $(VENV)/ready-dev  ## pull through deaths, errors, bit rot, company and faults (ARGS="crash --trials 50 --seed 7")
 	@tests/peers.sh
 	$(RUN)/python -m tests.campaigns $(ARGS)
+
+cases: $(VENV)/ready-dev  ## write the table of cases in docs/registries.md, from the tests' markers
+	$(RUN)/python -m tests.support.cases
 
 lint: $(VENV)/ready-dev  ## check style and types
 	$(RUN)/ruff format --check .

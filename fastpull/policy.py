@@ -58,10 +58,12 @@ class Identity:
         return cls("docker", str(reference), tuple(scopes))
 
     @classmethod
-    def of_path(cls, transport: str, name: str, path: str, tag: str = "") -> Self:
-        """Of an image in a file or directory: itself, the path without links, and the directories above it."""
-        real = os.path.realpath(path)
-        return cls(transport, name, (f"{real}:{tag}", *filter(None, _and_above(real))))
+    def of_path(cls, transport: str, name: str, path: str) -> Self:
+        """Of an image in a file or directory: its path, without links, and the directories above it.
+
+        As for skopeo, a tag has no scope: the same image may be had without it.
+        """
+        return cls(transport, name, tuple(filter(None, _and_above(os.path.realpath(path)))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class LoopbackRegistry:
             return self.refusal(404, "MANIFEST_UNKNOWN")
         media_type, body = found
         headers = {"Docker-Content-Digest": str(Digest.of(body)), "Content-Type": media_type}
-        return web.Response(body=b"" if request.method == "HEAD" else body, headers=headers)
+        return web.Response(body=body, headers=headers)
 
     async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:  # noqa: ARG002
         """Answers a request for a blob, or a range of it."""

@@ -106,8 +106,7 @@ class LayoutSource:
     @property
     def identity(self) -> Identity:
         """See `fastpull.sources.base.Source`."""
-        reference = self._reference
-        return Identity.of_path("oci", str(reference), reference.path, reference.tag or "")
+        return Identity.of_path("oci", str(self._reference), self._reference.path)
 
     async def resolve(self, platform: Platform) -> Image:
         """See `fastpull.sources.base.Source`."""

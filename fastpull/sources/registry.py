@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ import xxhash
 
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
-from fastpull.errors import SizeMismatch
+from fastpull.errors import NotFound, SizeMismatch
 from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
@@ -260,10 +260,22 @@ class RegistrySource:
         liars = self._liars.get(descriptor.digest, set())
         try:
             async with task_group() as group:  # a failed download ends at once what is done with the blob
-                group.create_task(self._endpoints.ask(fetch, without=liars))
+                group.create_task(self._ask_for_blob(descriptor, fetch, liars))
                 yield _Coming(means, partial, blame)
         finally:
             partial.close()
+
+    async def _ask_for_blob(
+        self, descriptor: Descriptor, fetch: Callable[[Endpoint], Awaitable[None]], liars: set[Endpoint]
+    ) -> None:
+        try:
+            await self._endpoints.ask(fetch, without=liars)
+        except NotFound as error:
+            if not descriptor.is_nondistributable:
+                raise
+            urls = ", ".join(descriptor.urls) or "no place"
+            advice = f"Its author does not let registries give it away, and names {urls}, which fastpull never asks"
+            raise NotFound(f"non-distributable layer {descriptor.digest}", error.where, advice) from error
 
     async def _fetch_blob(
         self, endpoint: Endpoint, descriptor: Descriptor, partial: Partial, rank: int, part: Part

@@ -309,7 +309,7 @@ async def test_a_blocked_name_is_not_asked_for(
 async def test_a_mirror_rests_after_a_failure_and_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (endpoints_module.Endpoint(None, name, name == "one") for name in ("one", "two"))  # type: ignore[arg-type]
     clock = [100.0]
-    monkeypatch.setattr(endpoints_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("fastpull.registry.endpoints.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(endpoints_module.Endpoint, "__str__", lambda self: self.repository)
     asked: list[str] = []
     told: list[str] = []
