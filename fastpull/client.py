@@ -224,6 +224,8 @@ class Client:
         known = self._registries.get(key)
         if known is None:
             may_be_plain = self.settings.insecure or is_insecure or is_loopback(reference.host)
+            if is_insecure:
+                self._transport.allow_insecure(reference.host)
             known = self._registries[key] = RegistryClient(
                 self._transport,
                 reference.registry,

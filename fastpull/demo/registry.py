@@ -98,7 +98,12 @@ class LoopbackRegistry:
             return await self.serve_manifest(request, match["name"], match["version"])
         return await self.serve_blob(request, match["name"], match["version"])
 
-    async def serve_manifest(self, request: web.Request, name: str, version: str) -> web.StreamResponse:
+    async def serve_manifest(
+        self,
+        request: web.Request,  # noqa: ARG002
+        name: str,
+        version: str,
+    ) -> web.StreamResponse:
         """Answers a request for a manifest."""
         found = self.manifests.get((name, version))
         if found is None:

@@ -35,7 +35,6 @@ def test_markers_become_rows(tmp_path: Path) -> None:
         "|---|---|",
         "| a | [`test_y`](../tests/test_x.py) |",
         "| b | [`test_y`](../tests/test_x.py) |",
-        "",
     ]
     for wrong in ('"nowhere", "a"', '"http"', '"http", text'):
         (tests / "test_x.py").write_text(f"@pytest.mark.case({wrong})\ndef test_y(): ...\n")
