@@ -110,9 +110,10 @@ class Endpoints:
             except _PASSED_ON as error:
                 if told is None or not endpoint.is_mirror:
                     told = error
+                is_news = not endpoint.rests
                 if len(left) > 1:
                     endpoint.rest()
-                if following is not None:
+                if following is not None and is_news:  # many layers may find out at once
                     self._on_failed(f"{endpoint} failed ({error}), now {following} is asked")
         assert told is not None, "nobody to ask"
         raise told

@@ -289,6 +289,7 @@ class RegistrySource:
             budget=self._means.budget,
             executor=self._means.executor,
             part=part,
+            is_patient=not endpoint.is_mirror,
         )
         if endpoint.is_mirror:
             download.backoff = replace(download.backoff, attempts=2)  # there are others to ask

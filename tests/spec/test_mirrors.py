@@ -19,12 +19,14 @@ from fastpull.progress import Event, Warned
 from fastpull.registry import client as client_module
 from fastpull.registry import download as download_module
 from fastpull.registry import endpoints as endpoints_module
+from fastpull.registry import transport as transport_module
 from fastpull.registry.retry import Backoff
 from tests.support.layers import file, publish, stored
 from tests.support.registry import (
     Account,
     Fault,
     FaultyRegistry,
+    asked_range,
     corrupted,
     docker_config,
     from_request,
@@ -158,6 +160,63 @@ async def test_a_mirror_that_stops_in_mid_blob_is_completed_by_the_origin(
     from_origin = sum(registry.sent.values())
     assert 0 < from_origin < SIZE, "what the mirror gave did not come again"
     assert only(registry, "blobs")
+
+
+@pytest.mark.case("mirrors", "a mirror that asks for a pause")
+@pytest.mark.parametrize("code", [429, 503])
+async def test_nobody_waits_for_a_mirror_that_asks_for_a_pause(
+    pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, code: int
+) -> None:
+    mirror.faults.append(from_request(1, status(code, Retry_After="100")))
+    async with asyncio.timeout(30):
+        await pull()
+    assert only(registry, "blobs")
+
+
+@pytest.mark.case("mirrors", "a mirror that falls silent in the middle of a blob")
+async def test_a_mirror_that_falls_silent_is_completed_by_the_origin(
+    pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "STALL_SECONDS", 0.3)
+
+    async def silent(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        start, stop = asked_range(request, len(registry.blobs[digest]))
+        said = f"bytes {start}-{stop - 1}/{len(registry.blobs[digest])}"
+        answer = web.StreamResponse(status=206, headers={"Content-Range": said})
+        answer.content_length = stop - start
+        await answer.prepare(request)
+        await asyncio.sleep(2)
+        return answer
+
+    mirror.faults.append(from_request(1, silent))
+    await pull()
+    assert 0 < sum(registry.sent.values()) < SIZE
+
+
+@pytest.mark.case("mirrors", "a short name is pulled from where its alias leads")
+async def test_an_alias_leads_to_its_registry(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    publish(registry, [file("f")], name="team/image")
+    (tmp_path / "registries.conf").write_text(f'[aliases]\napp = "{registry.address}/team/image"\n')
+    async with fastpull.Client(replace(settings, registries_conf=str(tmp_path / "registries.conf"))) as client:
+        for output, source in (("one", "app:v1"), ("two", "docker://app:v1")):
+            report = await client.pull(source, tmp_path / output, "linux/amd64")
+            assert report.image.source == f"{registry.address}/team/image:v1"
+
+
+async def test_one_warning_for_a_mirror_that_has_no_layer(
+    registry: FaultyRegistry, mirror: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    layers = [stored([file(f"f{number}", os.urandom(100))]) for number in range(30)]
+    for one in (registry, mirror):
+        publish(one, *layers, name="team/image")
+    mirror.faults.append(status(404))
+    text = f'[[registry]]\nprefix = "example.test"\nlocation = "{registry.address}"\n'
+    (tmp_path / "registries.conf").write_text(f'{text}[[registry.mirror]]\nlocation = "{mirror.address}"\n')
+    events: list[Event] = []
+    own = replace(settings, registries_conf=str(tmp_path / "registries.conf"))
+    async with fastpull.Client(own, on_event=events.append) as client:
+        await client.pull(NAME, tmp_path / "out", "linux/amd64")
+    assert sum(isinstance(event, Warned) for event in events) == 1
 
 
 @pytest.mark.case("mirrors", "a mirror never sees the origin's credentials")
