@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard native/*)
 
-.PHONY: help demo test faults fuzz lint format bench bench-scaling bench-micro wheel clean
+.PHONY: help demo test faults fuzz cases lint format bench bench-scaling bench-micro wheel clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,9 @@ faults: $(VENV)/ready-dev  ## pull through deaths, errors, power cuts, bit rot a
 
 fuzz: $(VENV)/ready-dev  ## look for inputs that break the native stage, under sanitizers, and the parsers (ARGS="--seconds 600")
 	$(RUN)/python -m tests.fuzz $(ARGS)
+
+cases: $(VENV)/ready-dev  ## write the table of cases in docs/registries.md, from the tests' markers
+	$(RUN)/python -m tests.support.cases
 
 lint: $(VENV)/ready-dev  ## check style and types
 	$(RUN)/ruff format --check .

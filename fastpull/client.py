@@ -19,9 +19,12 @@ from fastpull.layers.windows import Windows
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
+from fastpull.policy import load_policy
 from fastpull.progress import OnEvent, Resolved, Retrying, Warned, ignore
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.credentials import find_credentials
+from fastpull.registry.endpoints import Endpoint, Endpoints
+from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
 from fastpull.sinks.choose import sink_for
@@ -34,6 +37,7 @@ from fastpull.unpack import LAYER_COST
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
     from fastpull.oci.reference import Reference
+    from fastpull.registry.mirrors import PullSource
     from fastpull.sinks.base import Sink
     from fastpull.sources.base import Source
     from fastpull.trace import Trace
@@ -84,7 +88,8 @@ class Client:
     ) -> None:
         self.settings = settings or Settings.load(cache=None if cache is None else os.fspath(cache))
         self._on_event = on_event
-        self._registries: dict[str, RegistryClient] = {}
+        self._registries: dict[tuple[str, bool, bool], RegistryClient] = {}
+        self._endpoints: dict[tuple[str, bool, bool], Endpoint] = {}
         self._exit = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -105,6 +110,8 @@ class Client:
             if local_locks:
                 message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
                 self._on_event(Warned(settings.cache, message))
+            self._registries_conf = await in_thread(files, load_registries_conf, settings.registries_conf)
+            self._policy = await in_thread(files, load_policy, settings.policy)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
             self._workshop = Workshop(
@@ -153,11 +160,13 @@ class Client:
             trace: gets a timeline of the work, also when it fails.
 
         Raises:
+            Forbidden: the policy does not let the image in; nothing was asked for.
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
         sink = sink_for(output) if isinstance(output, str | os.PathLike) else output
         files, meter = self._workshop.files, Meter(trace)
         try:
+            self._check_policy(image if isinstance(image, str) else image.source)
             await in_thread(files, sink.begin, replace(self._resources, meter=meter))
             if isinstance(image, str):
                 with meter.image.at(Stage.RESOLVE):
@@ -186,6 +195,7 @@ class Client:
         async def warm_one(rank: int, source: str) -> WarmReport:
             with await turns.acquire(rank):
                 try:
+                    self._check_policy(source)
                     image = await self.resolve(source, platform)
                     await warm_image(image, self._source(image.source), self._workshop, rank)
                 except FastpullError as error:
@@ -196,14 +206,37 @@ class Client:
             tasks = [group.create_task(warm_one(rank, source)) for rank, source in enumerate(sources)]
         return [task.result() for task in tasks]
 
-    def _source(self, text: str) -> Source:
-        return open_source(text, lambda reference: RegistrySource(self._registry(reference), reference, self._means))
+    def _check_policy(self, source: str) -> None:
+        self._policy.check(self._source(source).identity)
 
-    def _registry(self, reference: Reference) -> RegistryClient:
-        known = self._registries.get(reference.registry)
+    def _source(self, text: str) -> Source:
+        return open_source(text, self._registry_source)
+
+    def _registry_source(self, text: str) -> Source:
+        reference = self._registries_conf.qualified(text)
+        endpoints = tuple(self._endpoint(place) for place in self._registries_conf.pull_sources(reference))
+        name = str(reference)
+        return RegistrySource(
+            Endpoints(endpoints, lambda message: self._on_event(Warned(name, message))), reference, self._means
+        )
+
+    def _endpoint(self, place: PullSource) -> Endpoint:
+        reference = place.reference
+        key = (reference.name, place.is_mirror, place.is_insecure)
+        known = self._endpoints.get(key)
         if known is None:
-            may_be_plain = self.settings.insecure or is_loopback(reference.host)
-            known = self._registries[reference.registry] = RegistryClient(
+            client = self._registry(reference, is_mirror=place.is_mirror, is_insecure=place.is_insecure)
+            known = self._endpoints[key] = Endpoint(client, reference.repository, place.is_mirror)
+        return known
+
+    def _registry(self, reference: Reference, *, is_mirror: bool = False, is_insecure: bool = False) -> RegistryClient:
+        key = (reference.registry, is_mirror, is_insecure)
+        known = self._registries.get(key)
+        if known is None:
+            may_be_plain = self.settings.insecure or is_insecure or is_loopback(reference.host)
+            if is_insecure:
+                self._transport.allow_insecure(reference.host)
+            known = self._registries[key] = RegistryClient(
                 self._transport,
                 reference.registry,
                 reference.host,
@@ -212,6 +245,8 @@ class Client:
                 max_connections=self.settings.connections,
                 on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
             )
+            if is_mirror:
+                known.backoff = replace(known.backoff, attempts=1)  # there are others to ask
         return known
 
 

@@ -259,7 +259,8 @@ class _Blobs:
         """Works on a layer's blob on a thread.
 
         A blob that was in the cache, in whole or in part, and is not what it should be, is taken out of the cache, and
-        the work begins again with one from the source. One that was spoiled on its way is fetched once more.
+        the work begins again with one from the source; so it does where a mirror gave wrong bytes and another place can
+        be asked. One that was spoiled on its way is fetched once more.
 
         Args:
             number: of the layer.
@@ -280,8 +281,9 @@ class _Blobs:
                     if blob.is_fresh and not (blob.is_remote and may_repeat):
                         raise
                     may_repeat = may_repeat and blob.is_cached
-                    where = "of the cache was thrown away" if not blob.is_fresh else "came, it is fetched again"
-                    self._workshop.on_event(Warned(source, f"a damaged blob {where} ({error})"))
+                    self._workshop.on_event(
+                        Warned(source, f"a damaged blob was thrown away, it is fetched anew ({error})")
+                    )
                     continue
                 except FastpullError:
                     if work.fingerprint:  # what is wrong is not the blob

@@ -69,6 +69,11 @@ class Document:
         at = f" at {self._at}" if self._at else ""
         raise MalformedDocument(self._subject, reason + at)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all fields, as they came."""
+        return tuple(self._value)
+
     def __contains__(self, name: str) -> bool:
         return self._value.get(name) is not None
 
