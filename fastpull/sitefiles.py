@@ -26,11 +26,15 @@ def user_folder(environment: Mapping[str, str]) -> str:
 
 
 def drop_ins(folder: str, suffix: str) -> list[str]:
-    """The files of a folder that complete another, in the order in which they are read."""
+    """The files of a folder that complete another, in the order in which they are read.
+
+    Raises:
+        InvalidSetting: the folder is there, but cannot be read.
+    """
+    if not os.path.isdir(folder):  # nor is a home that one may not enter, as with `sudo -u`, one's own
+        return []
     try:
         names = sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     except OSError as error:
         raise InvalidSetting(folder, f"cannot be read ({error.strerror})") from error
     return [os.path.join(folder, name) for name in names if name.endswith(suffix)]
