@@ -48,7 +48,12 @@ class Ref:
     @property
     def name(self) -> str:
         """Of its file."""
-        return Digest.of(f"{self.reference} {self.platform}".encode()).encoded
+        return self.name_of(self.reference, self.platform)
+
+    @staticmethod
+    def name_of(reference: str, platform: str) -> str:
+        """Of the file of a reference on a platform."""
+        return Digest.of(f"{reference} {platform}".encode()).encoded
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:

@@ -7,6 +7,8 @@
       blobs/<algorithm>/<hex>.seal     what was verified, and when
       partial/<algorithm>/<hex>/       data and journal of a blob that is coming, or was
       index/<algorithm>/<hex>          a layer's index, by the digest of its blob
+      images/<algorithm>/<name>.sqsh   finished images, see `fastpull.cache.images`
+      pins/                            what is in use, see `fastpull.cache.pins`
       refs/<hash of the reference>     what a reference resolved to
       locks/                           flock files
       trash/                           on its way out
@@ -28,16 +30,17 @@ from dataclasses import dataclass
 
 import xxhash
 
+from fastpull.cache.files import cache_errors, sync_directory
 from fastpull.cache.locks import FileLock
 from fastpull.cache.partial import Partial, is_damaged
 from fastpull.cache.seal import Seal
-from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_error
+from fastpull.errors import CacheError, InvalidDigest, from_os_error
 from fastpull.oci.digest import ALGORITHMS, Digest
 
 _SEAL = ".seal"
 _FINGERPRINT_SIZE = 8
-_BY_DIGEST = ("blobs", "partial", "index")
-_FOLDERS = ("blobs", "partial", "index", "refs", "locks", "trash")
+_BY_DIGEST = ("blobs", "partial", "index", "images")
+_FOLDERS = ("blobs", "partial", "index", "images", "pins", "refs", "locks", "trash")
 _counter = itertools.count()
 
 
@@ -107,7 +110,6 @@ class Store:
                     os.mkdir(path)
                     os.chmod(path, mode)
         self._mode = mode
-        self._file_mode = mode & 0o444
 
     # --- blobs
 
@@ -172,13 +174,13 @@ class Store:
             if sync:
                 partial.sync()
             with contextlib.suppress(PermissionError):  # another user began it
-                os.chmod(partial.data_path, self._file_mode)
+                os.chmod(partial.data_path, self.file_mode)
             self._write(path + _SEAL, Seal.now(partial.size, fingerprint, sync).to_bytes())
             os.rename(partial.data_path, path)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial.journal_path)
             if sync:
-                _sync_directory(os.path.dirname(path))
+                sync_directory(os.path.dirname(path))
         partial.close()
 
     def renew(self, blob: CachedBlob, fingerprint: str) -> None:
@@ -195,12 +197,9 @@ class Store:
 
     def remove(self, digest: Digest, why: str = "removed") -> bool:
         """Takes a blob out of the cache; says whether it was there. Whoever has it open can read on."""
-        target = os.path.join(self.root, "trash", f"{digest.encoded}.{os.getpid()}.{next(_counter)}.{why}")
+        if not self.discard(self.blob_path(digest), why):
+            return False
         with self._local_errors():
-            try:
-                os.rename(self.blob_path(digest), target)
-            except FileNotFoundError:
-                return False
             for path in (self.blob_path(digest) + _SEAL, self._index_path(digest)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
@@ -232,9 +231,10 @@ class Store:
 
     def lock(self, digest: Digest) -> FileLock:
         """The lock that whoever writes a blob holds."""
-        return self._lock(f"{digest.algorithm}-{digest.encoded}")
+        return self.named_lock(f"{digest.algorithm}-{digest.encoded}")
 
-    def _lock(self, name: str) -> FileLock:
+    def named_lock(self, name: str) -> FileLock:
+        """A lock for something that is no blob."""
         return FileLock(os.path.join(self.root, "locks", name), self._mode & 0o666)
 
     def _read_seal(self, digest: Digest) -> Seal | None:
@@ -395,7 +395,7 @@ class Store:
                             os.unlink(path)
         self._remove_orphans(older_than_seconds)
         for name in _listed(os.path.join(self.root, "locks")):
-            lock = self._lock(name)
+            lock = self.named_lock(name)
             if lock.try_acquire():
                 lock.release()
         for digest in list(self.indexes()):
@@ -431,6 +431,25 @@ class Store:
 
     # --- files
 
+    def write_note(self, path: str, content: bytes, sync: bool = False) -> None:
+        """Writes a small file that appears whole or not at all; whoever shares the cache may note that they used it."""
+        self._write(path, content, sync, self._mode & 0o666)
+
+    def discard(self, path: str, why: str) -> bool:
+        """Moves a file to ``trash``; says whether it was there. Whoever has it open can read on."""
+        target = os.path.join(self.root, "trash", f"{os.path.basename(path)}.{os.getpid()}.{next(_counter)}.{why}")
+        with self._local_errors():
+            try:
+                os.rename(path, target)
+            except FileNotFoundError:
+                return False
+        return True
+
+    @property
+    def file_mode(self) -> int:
+        """Of files that are published: for all who may read the cache, and not to be written to."""
+        return self._mode & 0o444
+
     def _files(self, folder: str, nested: bool = True) -> Iterator[tuple[str, str, os.stat_result]]:
         """The visible files of a folder as (subfolder, name, state); those that vanish meanwhile are passed over."""
         root = os.path.join(self.root, folder)
@@ -441,7 +460,7 @@ class Store:
                         with contextlib.suppress(FileNotFoundError):
                             yield inner, name, os.stat(os.path.join(root, inner, name), follow_symlinks=False)
 
-    def _write(self, path: str, content: bytes, sync: bool = False) -> None:
+    def _write(self, path: str, content: bytes, sync: bool = False, mode: int | None = None) -> None:
         """Writes a small file that appears whole or not at all."""
         folder, name = os.path.split(path)
         draft = os.path.join(folder, f".{name[:64]}.{os.getpid()}.{next(_counter)}")
@@ -453,7 +472,7 @@ class Store:
                     view = memoryview(content)
                     while view:
                         view = view[os.write(fd, view) :]
-                    os.fchmod(fd, self._file_mode)
+                    os.fchmod(fd, self.file_mode if mode is None else mode)
                     if sync:
                         os.fsync(fd)
                 finally:
@@ -464,16 +483,12 @@ class Store:
                     os.unlink(draft)
                 raise
             if sync:
-                _sync_directory(folder)
+                sync_directory(folder)
 
     @contextlib.contextmanager
     def _local_errors(self) -> Iterator[None]:
-        try:
+        with cache_errors():
             yield
-        except OSError as error:
-            if isinstance(error, FastpullError):
-                raise
-            raise from_os_error(CacheError, error) from error
 
 
 def _is_sound_index(content: bytes) -> bool:
@@ -492,11 +507,3 @@ def _listed(path: str) -> list[str]:
         return sorted(os.listdir(path))
     except FileNotFoundError:
         return []
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -55,5 +55,5 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(options: argparse.Namespace) -> fastpull.Settings:
     """The settings that command line and environment make together."""
-    names = ("cache", "workers", "memory", "connections", "insecure", "sync", *_LIMITS)
+    names = ("cache", "workers", "memory", "connections", "insecure", "sync", "keep_images", *_LIMITS)
     return fastpull.Settings.load(**{name: getattr(options, name, None) for name in names})

@@ -65,6 +65,21 @@ class FileStaging:
         with output_errors(self.destination):
             return open_spool(self.spool_folder)
 
+    def become(self, path: str) -> bool:
+        """Puts another name of a file of the same filesystem in the place of the staged one; whether that is possible.
+
+        The file is not to be written to from then on.
+        """
+        linked = self._place.staging_name()
+        try:
+            os.link(path, linked, dst_dir_fd=self.parent_fd)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.ENOENT, *_NO_LINKS):
+                return False
+            raise
+        os.rename(linked, self._staged, src_dir_fd=self.parent_fd, dst_dir_fd=self.parent_fd)
+        return True
+
     def publish(self, sync: bool) -> None:
         """Gives the file its name; what had the name before is gone. The file is closed.
 
@@ -133,8 +148,8 @@ class FileStaging:
                     raise self._taken() from error
             else:
                 return  # and `remove` takes the first name away
+        # `remove` takes the first name away where there still is one: both may have been names of the same file
         os.rename(self._staged, self._place.name, src_dir_fd=self.parent_fd, dst_dir_fd=self.parent_fd)
-        self._staged = b""
 
     def _taken(self) -> OutputExists:
         return OutputExists(self.shown, "something else has just been made there", errno.EEXIST)

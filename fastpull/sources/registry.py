@@ -13,7 +13,7 @@ import xxhash
 
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
-from fastpull.errors import SizeMismatch
+from fastpull.errors import SizeMismatch, TransportError, UnexpectedAnswer
 from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
@@ -124,12 +124,28 @@ class RegistrySource:
         if reference.digest is not None:
             top = await self._manifest(reference.digest, str(reference))
         else:
-            answer = await self._client.manifest(reference.repository, reference.version)
-            top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+            top = await self._unchanged(platform) or await self._latest()
         image = await resolve_image(str(reference), top, platform, self._fetch)
         ref = Ref.now(str(reference), str(image.platform), image.digest)
         await in_thread(self._means.executor, ref.keep, self._means.store)
         return image
+
+    async def _latest(self) -> Document:
+        answer = await self._client.manifest(self._reference.repository, self._reference.version)
+        return await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+
+    async def _unchanged(self, platform: Platform) -> Document | None:
+        """What a tag stands for, if the cache has that: one question then settles whether the tag has moved."""
+        spellings = {str(platform), str(platform.explicit)}
+        known = [Ref.name_of(str(self._reference), spelling) for spelling in spellings]
+        if not await in_thread(self._means.executor, lambda: any(map(self._means.store.read_ref, known))):
+            return None
+        try:
+            digest = await self._client.manifest_digest(self._reference.repository, self._reference.version)
+        except (TransportError, UnexpectedAnswer):
+            return None  # asking for the manifest has retries
+        kept = await self._kept(digest) if digest else None
+        return Document(digest, kept, None) if digest and kept is not None else None
 
     async def _fetch(self, descriptor: Descriptor) -> Document:
         subject = f"{descriptor.digest} of {self._reference}"
