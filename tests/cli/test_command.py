@@ -393,7 +393,7 @@ async def test_the_cache_is_looked_after(registry: FaultyRegistry, settings: Set
     reference = publish(registry, [file("a", os.urandom(100_000))])
     await run("warm", reference, cache=settings.cache)
     listing = await run("cache", "ls", cache=settings.cache)
-    assert re.search(rf"{reference} +linux/amd64 +[0-9a-f]{{12}} +97\.\d KiB +complete +just now", listing.out)
+    assert re.search(rf"{reference} +linux/amd64 +[0-9a-f]{{12}} +97\.\d KiB +complete +no +just now", listing.out)
     blobs = json.loads((await run("cache", "ls", "--blobs", "--json", cache=settings.cache)).out)
     assert len(blobs) == 3
     usage = json.loads((await run("cache", "du", "--json", cache=settings.cache)).out)

@@ -27,6 +27,7 @@ from fastpull.progress import Event, LayerDone, WaitingForImage, Warned
 from fastpull.sinks.squashfs.compressors import Compressor
 from fastpull.sinks.squashfs.recipe import WRITER_VERSION
 from tests.support.layers import device, file, folder, hardlink, publish, symlink, whiteout
+from tests.support.peers import on_xfs
 from tests.support.processes import run
 from tests.support.registry import FaultyRegistry
 
@@ -130,6 +131,27 @@ async def test_a_hard_link_is_made_only_if_asked_for(
         await pull(reference, output, keeping, hard_link=True)
     report, _ = await pull(reference, output, keeping, force=True)
     assert not os.path.samefile(next(images.all()).path, output)
+
+
+@pytest.mark.root
+@pytest.mark.peer("mkfs.xfs")
+async def test_where_files_can_share_blocks_the_output_is_a_clone(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    with on_xfs(tmp_path) as xfs:
+        keeping = replace(settings, cache=str(xfs / "cache"), keep_images=True)
+        first, _ = await pull(reference, xfs / "first.sqsh", keeping)
+        second, _ = await pull(reference, xfs / "second.sqsh", keeping)
+        assert origin(first) == origin(second) == "cloned"
+        contents = [(xfs / f"{name}.sqsh").read_bytes() for name in ("first", "second")]
+        assert contents[0] == contents[1]
+        with (xfs / "second.sqsh").open("r+b") as file_:
+            file_.write(b"mine")
+        assert fastpull.Cache(keeping.cache).verify().is_sound
+    other, _ = await pull(reference, tmp_path / "other.sqsh", settings)
+    assert contents[0] == (tmp_path / "other.sqsh").read_bytes()
+    assert not other.was_finished
 
 
 async def test_where_no_link_can_be_made_there_is_a_copy(
