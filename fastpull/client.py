@@ -201,7 +201,7 @@ class Client:
             finished, _ = await self._finish(image, recipe, meter, sync)
             return finished
         # the pin comes first: what is there after that stays
-        pins, name = Pins(self._store), _key(image, recipe).name
+        pins, name = Pins(self._store), self._key(image, recipe).name
         await in_thread(self._files, pins.hold, holder, name)
         try:
             finished, _ = await self._finish(image, recipe, meter, sync)
@@ -228,7 +228,7 @@ class Client:
             return {**report.output.facts(), "entries": report.entries, "unpacked": report.unpacked}
 
         sync = self.settings.sync if sync is None else sync
-        return await self._finisher.get(_key(image, recipe), image.source, build, sync=sync), report
+        return await self._finisher.get(self._key(image, recipe), image.source, build, sync=sync), report
 
     async def _take(self, image: Image, sink: Squashfs, meter: Meter) -> PullReport | None:
         """Pulls out of the cache's finished images; None where that is neither possible nor wanted."""
@@ -239,7 +239,7 @@ class Client:
             if self.settings.keep_images:
                 finished, built = await self._finish(image, sink.recipe, meter)
             else:
-                found = await self._finisher.find(_key(image, sink.recipe), image.source)
+                found = await self._finisher.find(self._key(image, sink.recipe), image.source)
                 if found is None:
                     return None
                 finished = found
@@ -255,6 +255,10 @@ class Client:
                 entries, unpacked = finished.facts["entries"], finished.facts["unpacked"]
                 layers = len(image.layers)
                 return PullReport(image, output, entries, unpacked, layers, 0, 0, seconds, {}, None, was_finished=True)
+
+    def _key(self, image: Image, recipe: Recipe) -> ImageKey:
+        is_trusted = self.settings.share_images or not self._store.is_shared
+        return ImageKey(image.digest, str(image.platform), recipe.facts(), None if is_trusted else os.geteuid())
 
     async def _run(self, image: Image, sink: Sink, meter: Meter) -> PullReport:
         from fastpull.engine import Pull  # noqa: PLC0415  # see `_workshop`
@@ -327,10 +331,6 @@ class Client:
                 on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
             )
         return known
-
-
-def _key(image: Image, recipe: Recipe) -> ImageKey:
-    return ImageKey(image.digest, str(image.platform), recipe.facts())
 
 
 def pull(

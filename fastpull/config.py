@@ -62,6 +62,8 @@ class Settings:
         sync: cache and output are on their disks before they appear. ``FASTPULL_SYNC``.
         keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again.
             ``FASTPULL_KEEP_IMAGES``; by default they do not, since they take as much space as the blobs.
+        share_images: trust finished squashfs files that others have made who may write to the cache. No digest tells
+            whether such a file is what its name says. ``FASTPULL_SHARE_IMAGES``; by default each user has their own.
         compression: of squashfs files, where nothing else is asked for. ``FASTPULL_COMPRESSION``; by default
             ``zstd:1``.
         block_size: of squashfs files, likewise, in bytes. ``FASTPULL_BLOCK_SIZE``; by default 128 KiB.
@@ -75,6 +77,7 @@ class Settings:
     insecure: bool = False
     sync: bool = False
     keep_images: bool = False
+    share_images: bool = False
     compression: str = "zstd:1"
     block_size: int = 128 << 10
     limits: Limits = DEFAULT_LIMITS
@@ -168,6 +171,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "insecure": parse_switch,
     "sync": parse_switch,
     "keep_images": parse_switch,
+    "share_images": parse_switch,
     "compression": str,
     "block_size": parse_size,
 }

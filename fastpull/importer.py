@@ -6,6 +6,7 @@ Spec: pyxis importers/README.md; docs/slurm.md tells what a site sets up.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fastpull.cache.images import FinishedImage
     from fastpull.sinks.squashfs.recipe import Recipe
 
+_DIGEST = re.compile(r"[a-z0-9]+:[0-9a-fA-F]{32,}")
 _JOB, _STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
 
 
@@ -72,7 +74,7 @@ class Importer:
 
         async with Client(self._settings, on_event=self._on_event) as client:
             # other nodes cannot know of an image that is not synced whether it is whole, and would all read it
-            return await client.finish(uri, self._recipe(), holder=holder, sync=True)
+            return await client.finish(_without_user(uri), self._recipe(), holder=holder, sync=True)
 
     def release(self) -> None:
         """Gives back what the step holds on this node. May be called twice, and where nothing is held.
@@ -92,3 +94,10 @@ class Importer:
         from fastpull.sinks.squashfs.recipe import Recipe  # noqa: PLC0415  # `release` does not need it
 
         return Recipe.of(self._settings.compression, self._settings.block_size)
+
+
+def _without_user(uri: str) -> str:
+    """A URI without the name that enroot would look for in its ``.credentials``: a login is found by its registry."""
+    scheme, separator, rest = uri.rpartition("://")
+    user, at, image = rest.partition("@")
+    return scheme + separator + image if user and at and not _DIGEST.fullmatch(image) else uri

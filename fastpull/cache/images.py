@@ -6,8 +6,11 @@
     <root>/v1/images/<algorithm>/<manifest>.<recipe>.sqsh.seal     what it is, and what was verified
 
 ``<manifest>`` is the hexadecimal digest of the image's manifest, ``<recipe>`` a hash of the platform and of all else
-that decides on the bytes. Whoever makes one holds its lock. Readers take none; while somebody holds the lock a file may
-be about to go, so that who wants it waits. Every method blocks.
+that decides on the bytes. No digest tells whether a file is what its name says: whoever made it has to be trusted. So
+in a cache that others may write to, users have files of their own, unless they say that they trust those others.
+
+Whoever makes one holds its lock. Readers take none; while somebody holds the lock a file may be about to go, so that
+who wants it waits. Every method blocks.
 """
 
 from __future__ import annotations
@@ -46,16 +49,18 @@ class ImageKey:
         manifest: digest of the image's manifest.
         platform: of the image.
         recipe: all else that decides on the bytes, as JSON has it.
+        maker: the only user whose file it may be; None where whoever may write to the cache is trusted with that.
     """
 
     manifest: Digest
     platform: str
     recipe: Mapping[str, Any]
+    maker: int | None = None
 
     @property
     def name(self) -> str:
         """Of its file, without the ending."""
-        facts = json.dumps({"platform": self.platform, "recipe": self.recipe}, sort_keys=True)
+        facts = json.dumps({"platform": self.platform, "recipe": self.recipe, "maker": self.maker}, sort_keys=True)
         return f"{self.manifest.encoded}.{Digest.of(facts.encode()).encoded[:32]}"
 
 
@@ -92,6 +97,7 @@ class FinishedImage:
             "manifest": str(self.key.manifest),
             "platform": self.key.platform,
             "recipe": self.key.recipe,
+            "maker": self.key.maker,
             "source": self.source,
             "mtime_ns": self.mtime_ns,
             "facts": self.facts,
@@ -104,7 +110,8 @@ class FinishedImage:
         """Reads what stands beside a file; None for anything that is not as it was written."""
         try:
             value = line.from_bytes(content)
-            key = ImageKey(Digest.parse(value["manifest"]), str(value["platform"]), dict(value["recipe"]))
+            maker = None if value["maker"] is None else int(value["maker"])
+            key = ImageKey(Digest.parse(value["manifest"]), str(value["platform"]), dict(value["recipe"]), maker)
             seal = Seal.of(value["seal"])
             source, mtime_ns, facts = str(value["source"]), int(value["mtime_ns"]), dict(value["facts"])
         except (ValueError, KeyError, TypeError, InvalidDigest):
@@ -138,7 +145,7 @@ class Images:
             except FileNotFoundError:
                 return None
             image = self._read(path)
-            if image is not None and state.st_size == image.size:
+            if image is not None and state.st_size == image.size and self._is_from(key.maker, path, state):
                 is_known = image.seal.is_fresh and state.st_mtime_ns == image.mtime_ns
                 if not is_known:
                     image = self._verified(image, is_stopped)
@@ -244,6 +251,10 @@ class Images:
                 return FinishedImage.from_bytes(file.read(), path, os.fstat(file.fileno()).st_mtime)
         except FileNotFoundError:
             return None
+
+    def _is_from(self, maker: int | None, path: str, state: os.stat_result) -> bool:
+        """Whether both file and seal belong to the only user who may have made them."""
+        return maker is None or {state.st_uid, os.stat(path + _SEAL, follow_symlinks=False).st_uid} == {maker}
 
     def _verified(
         self, image: FinishedImage, is_stopped: Callable[[], bool] = lambda: False, *, renew: bool = True

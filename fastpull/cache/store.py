@@ -446,6 +446,11 @@ class Store:
         return True
 
     @property
+    def is_shared(self) -> bool:
+        """Whether others than its owner may write to the cache."""
+        return bool(self._mode & 0o022)
+
+    @property
     def file_mode(self) -> int:
         """Of files that are published: for all who may read the cache, and not to be written to."""
         return self._mode & 0o444

@@ -7,7 +7,8 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fastpull.cache import seal as seal_module
 from fastpull.cache.images import Images
 from fastpull.cache.pins import Pins
 from fastpull.cache.store import Store
-from fastpull.client import Client, _key
+from fastpull.client import Client
 from fastpull.config import Settings
 from fastpull.errors import FastpullError, OutputExists
 from fastpull.oci.digest import Digest
@@ -38,6 +39,15 @@ LAYERS = ([file("a", CONTENT, mtime=5), folder("d"), symlink("d/l", "../a")], [f
 @pytest.fixture
 def keeping(settings: Settings) -> Settings:
     return replace(settings, keep_images=True)
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A directory that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        where.chmod(0o755)
+        yield where
 
 
 @pytest.fixture
@@ -274,6 +284,53 @@ async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
     assert os.path.exists(found.path), "it waited, and made it again"
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("shared", [False, True], ids=["own images", "shared images"])
+async def test_the_image_of_another_user_is_used_only_by_who_trusts_them(
+    registry: FaultyRegistry, everybodys: Path, shared: bool
+) -> None:
+    """No digest tells whether a finished image is what its name says."""
+    cache, outputs = everybodys / "cache", everybodys / "outputs"
+    for place in (cache, outputs):
+        place.mkdir()
+        place.chmod(0o777)
+    reference, environment = publish(registry, *LAYERS), {"FASTPULL_SHARE_IMAGES": str(shared)}
+    for name, as_nobody in (("1", True), ("2", False), ("3", True)):
+        ended = await run(
+            "pull",
+            reference,
+            "--keep-image",
+            "-o",
+            outputs / f"{name}.sqsh",
+            cache=str(cache),
+            as_nobody=as_nobody,
+            **environment,
+        )
+        assert ended.code == 0, ended.err
+        assert ("where it was finished" in ended.err) == (name == "3" or (shared and name == "2"))
+    images = Images(Store(str(cache)))
+    assert len({os.stat(image.path).st_uid for image in images.all()}) == (1 if shared else 2)
+    assert {image.key.maker for image in images.all()} == ({None} if shared else {0, 65534})
+
+
+@pytest.mark.root
+async def test_an_image_under_my_name_that_is_another_user_s_is_thrown_away(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    reference, keeping = publish(registry, *LAYERS), replace(settings, keep_images=True)
+    await pull(reference, tmp_path / "mine.sqsh", keeping)
+    images = Images(Store(str(cache)))
+    for foreign in ("", ".seal"):
+        os.chown(next(images.all()).path + foreign, 65534, -1)
+        report, _ = await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
+        assert not report.was_finished
+        report, _ = await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
+        assert report.was_finished
+
+
 # --- what makes an image another one
 
 
@@ -319,7 +376,7 @@ async def test_the_same_options_in_other_words_are_the_same(
 ) -> None:
     async with Client(settings) as client:
         image = await client.resolve(publish(registry, *LAYERS))
-    names = {_key(image, fastpull.Recipe.of(**options)).name for options in (one, other)}
+        names = {client._key(image, fastpull.Recipe.of(**options)).name for options in (one, other)}
     assert (len(names) == 1) == same
 
 
@@ -328,17 +385,17 @@ async def test_source_date_epoch_codecs_writer_and_dialects_are_in_the_key(
 ) -> None:
     async with Client(settings) as client:
         image = await client.resolve(publish(registry, *LAYERS))
-    names = [_key(image, fastpull.Recipe.of()).name]
-    names.append(_key(image, replace(fastpull.Recipe.of(), dialects=("enroot",))).name)
+    names = [client._key(image, fastpull.Recipe.of()).name]
+    names.append(client._key(image, replace(fastpull.Recipe.of(), dialects=("enroot",))).name)
     with monkeypatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "77")
-        names.append(_key(image, fastpull.Recipe.of()).name)
+        names.append(client._key(image, fastpull.Recipe.of()).name)
     with monkeypatch.context() as patch:
         patch.setattr("fastpull.sinks.squashfs.recipe.WRITER_VERSION", 999)
-        names.append(_key(image, fastpull.Recipe.of()).name)
+        names.append(client._key(image, fastpull.Recipe.of()).name)
     with monkeypatch.context() as patch:
         patch.setattr("fastpull.sinks.squashfs.compressors.Zstd.versions", lambda _: {"libzstd": "0"})
-        names.append(_key(image, fastpull.Recipe.of()).name)
+        names.append(client._key(image, fastpull.Recipe.of()).name)
     assert len(set(names)) == len(names)
 
 

@@ -141,9 +141,13 @@ async def test_a_digest_needs_no_request(registry: FaultyRegistry, settings: Set
     assert registry.asked == []
 
 
-async def test_enroot_s_spelling_of_a_registry_is_understood(registry: FaultyRegistry, settings: Settings) -> None:
-    uri = f"docker://{publish(registry, *LAYERS).replace('/', '#', 1)}"
-    assert (await call("get", uri, environment=step(settings.cache))).code == 0
+@pytest.mark.parametrize("user", ["", "somebody@", "$oauthtoken@"])
+async def test_enroot_s_spelling_of_a_registry_is_understood(
+    registry: FaultyRegistry, settings: Settings, user: str
+) -> None:
+    uri = f"docker://{user}{publish(registry, *LAYERS).replace('/', '#', 1)}"
+    got = await call("get", uri, environment=step(settings.cache))
+    assert got.code == 0, got.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
