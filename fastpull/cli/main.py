@@ -25,6 +25,7 @@ examples:
   fastpull warm -f images.txt --jobs 4                     into the cache only
   fastpull inspect quay.io/fedora/fedora:41                what is it?
   fastpull cache ls                                        what is here?
+  fastpull importer get docker://debian:12                 what pyxis calls
   fastpull demo                                            see it work, without a network
 
 exit codes:
