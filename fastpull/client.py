@@ -190,7 +190,7 @@ class Client:
             sync: have it on its disk before it appears; by default as the settings say.
 
         Raises:
-            FastpullError: whatever went wrong; nothing was published, and nothing is held.
+            FastpullError: whatever went wrong; nothing was published, and nothing is held that was not before.
         """
         meter = Meter()
         if isinstance(image, str):
@@ -202,11 +202,12 @@ class Client:
             return finished
         # the pin comes first: what is there after that stays
         pins, name = Pins(self._store), self._key(image, recipe).name
-        await in_thread(self._files, pins.hold, holder, name)
+        is_new = await in_thread(self._files, pins.hold, holder, name)
         try:
             finished, _ = await self._finish(image, recipe, meter, sync)
         except BaseException:
-            await in_thread(self._files, pins.release, holder, name)
+            if is_new:
+                await in_thread(self._files, pins.release, holder, name)
             raise
         return finished
 

@@ -94,10 +94,12 @@ class Pins:
         self._store = store
         self._folder = os.path.join(store.root, "pins")
 
-    def hold(self, holder: Holder, image: str) -> None:
-        """Pins an image, before one looks whether it is there. May be called twice."""
-        pin = Pin(holder, image, boot_id(), time.time())
-        self._store.write_note(self._path(holder, image), line.to_bytes(asdict(pin)))
+    def hold(self, holder: Holder, image: str) -> bool:
+        """Pins an image, before one looks whether it is there. May be called twice; says whether it is new."""
+        path = self._path(holder, image)
+        is_new = not os.path.lexists(path)
+        self._store.write_note(path, line.to_bytes(asdict(Pin(holder, image, boot_id(), time.time()))))
+        return is_new
 
     def release(self, holder: Holder, image: str | None = None) -> None:
         """Removes a holder's pins, or the one of an image. May be called twice."""

@@ -204,6 +204,20 @@ async def test_pins_of_the_dead_age_out(registry: FaultyRegistry, settings: Sett
     assert pins(settings) == []
 
 
+async def test_a_get_that_fails_leaves_what_the_step_held_before(registry: FaultyRegistry, settings: Settings) -> None:
+    uri = f"docker://{publish(registry, *LAYERS)}"
+    environment = step(settings.cache)
+    assert (await call("get", uri, environment=environment)).code == 0
+    held = pins(settings)
+    [image] = images(settings)
+    image.unlink()
+    await run("cache", "gc", "--max-size", "0", cache=settings.cache)
+    registry.blobs = {digest: blob for digest, blob in registry.blobs.items() if len(blob) < 1000}
+    again = await call("get", uri, environment=environment)
+    assert again.code == 11, again.err
+    assert pins(settings) == held
+
+
 async def test_another_step_s_release_leaves_mine(registry: FaultyRegistry, settings: Settings) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
     for job, number in ((7, 1), (7, 11), (71, 1)):
