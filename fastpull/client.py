@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from fastpull.trace import Trace
 
 _MANY_CORES = 4  # with two, hashing on a thread of its own made pulls into a directory 6 % slower, and no other faster
+_TRIES = 2  # of taking a finished image before it is made without the cache, which somebody may be emptying
 _FILE_THREADS = 8  # more than the writes that a disk takes at a time
 
 
@@ -235,7 +236,7 @@ class Client:
         """Pulls out of the cache's finished images; None where that is neither possible nor wanted."""
         from fastpull.engine import PullReport  # noqa: PLC0415  # see `_workshop`
 
-        while True:
+        for _ in range(_TRIES):
             built: PullReport | None = None
             if self.settings.keep_images:
                 finished, built = await self._finish(image, sink.recipe, meter)
@@ -249,13 +250,14 @@ class Client:
             seconds = time.monotonic() - started
             if output is None:
                 await self._finisher.drop(finished)
-                self._on_event(Warned(image.source, "a damaged finished image of the cache was thrown away"))
+                self._on_event(Warned(image.source, "a finished image of the cache is damaged or gone, and not used"))
             elif built is not None:
                 return replace(built, output=output, commit_seconds=built.commit_seconds + seconds)
             else:
-                entries, unpacked = finished.facts["entries"], finished.facts["unpacked"]
+                entries, unpacked = finished.facts.get("entries", 0), finished.facts.get("unpacked", 0)
                 layers = len(image.layers)
                 return PullReport(image, output, entries, unpacked, layers, 0, 0, seconds, {}, None, was_finished=True)
+        return None
 
     def _key(self, image: Image, recipe: Recipe) -> ImageKey:
         is_trusted = self.settings.share_images or not self._store.is_shared

@@ -196,7 +196,7 @@ async def test_a_damaged_image_is_thrown_away_and_built_again(
         report, events = await pull(reference, tmp_path / "again.sqsh", which, force=True)
         if origin(report) != "cloned":
             assert not report.was_finished
-            assert any(isinstance(event, Warned) and "damaged finished image" in event.message for event in events)
+            assert any(isinstance(event, Warned) and "damaged or gone" in event.message for event in events)
             assert (tmp_path / "again.sqsh").read_bytes() == (tmp_path / "good.sqsh").read_bytes()
         await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
 
