@@ -78,11 +78,11 @@ class Finisher:
         while True:
             if not lock.is_there:
                 image = await self._look(key)
-                if image is not None:
+                if image is not None or build is None:
                     return image
             if lock.try_acquire():
                 break
-            if not pause:
+            if pause == _FIRST_PAUSE_SECONDS:  # longer than who only looks
                 self._on_event(WaitingForImage(source))
             pause = min(max(_FIRST_PAUSE_SECONDS, 1.5 * pause), _LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # not for secrets
