@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastpull.bottleneck import Bottleneck
-    from fastpull.cache.care import Cache, CachedImage, ListedImage, Removed, Usage, Verified
+    from fastpull.cache.care import Cache
+    from fastpull.cache.findings import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
     from fastpull.cache.images import FinishedImage
     from fastpull.cache.pins import Holder
     from fastpull.cache.store import StoredBlob
@@ -52,7 +53,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
-    "CachedImage": "fastpull.cache.care",
+    "CachedImage": "fastpull.cache.findings",
     "Client": "fastpull.client",
     "Descriptor": "fastpull.oci.descriptor",
     "Digest": "fastpull.oci.digest",
@@ -64,13 +65,14 @@ _HOMES = {
     "Importer": "fastpull.importer",
     "Layer": "fastpull.oci.image",
     "Limits": "fastpull.config",
-    "ListedImage": "fastpull.cache.care",
+    "ListedImage": "fastpull.cache.findings",
     "Manifest": "fastpull.oci.manifest",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
     "Recipe": "fastpull.sinks.squashfs.recipe",
     "Reference": "fastpull.oci.reference",
-    "Removed": "fastpull.cache.care",
+    "Removed": "fastpull.cache.findings",
+    "RemovedImage": "fastpull.cache.findings",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
@@ -81,8 +83,8 @@ _HOMES = {
     "Tar": "fastpull.sinks.tar",
     "Trace": "fastpull.trace",
     "TraceFile": "fastpull.tracefile",
-    "Usage": "fastpull.cache.care",
-    "Verified": "fastpull.cache.care",
+    "Usage": "fastpull.cache.findings",
+    "Verified": "fastpull.cache.findings",
     "WarmReport": "fastpull.client",
     "parse_age": "fastpull.config",
     "parse_size": "fastpull.config",
@@ -112,6 +114,7 @@ __all__ = [
     "Recipe",
     "Reference",
     "Removed",
+    "RemovedImage",
     "Settings",
     "Sink",
     "SinkReport",
