@@ -22,11 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastpull.bottleneck import Bottleneck
-    from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
+    from fastpull.cache.care import Cache
+    from fastpull.cache.findings import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
+    from fastpull.cache.images import FinishedImage
+    from fastpull.cache.pins import Holder
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
     from fastpull.config import Limits, Settings, parse_age, parse_size
     from fastpull.engine import PullReport
+    from fastpull.importer import Importer
     from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
     from fastpull.sinks.squashfs.assembly import SquashfsReport
+    from fastpull.sinks.squashfs.recipe import Recipe
     from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sinks.tar import Tar
     from fastpull.trace import Trace
@@ -48,32 +53,38 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
-    "CachedImage": "fastpull.cache.care",
+    "CachedImage": "fastpull.cache.findings",
     "Client": "fastpull.client",
     "Descriptor": "fastpull.oci.descriptor",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
+    "FinishedImage": "fastpull.cache.images",
+    "Holder": "fastpull.cache.pins",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
+    "Importer": "fastpull.importer",
     "Layer": "fastpull.oci.image",
     "Limits": "fastpull.config",
+    "ListedImage": "fastpull.cache.findings",
     "Manifest": "fastpull.oci.manifest",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
+    "Recipe": "fastpull.sinks.squashfs.recipe",
     "Reference": "fastpull.oci.reference",
-    "Removed": "fastpull.cache.care",
+    "Removed": "fastpull.cache.findings",
+    "RemovedImage": "fastpull.cache.findings",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
-    "StageTime": "fastpull.meter",
-    "StoredBlob": "fastpull.cache.store",
     "Squashfs": "fastpull.sinks.squashfs.sink",
     "SquashfsReport": "fastpull.sinks.squashfs.assembly",
+    "StageTime": "fastpull.meter",
+    "StoredBlob": "fastpull.cache.store",
     "Tar": "fastpull.sinks.tar",
     "Trace": "fastpull.trace",
     "TraceFile": "fastpull.tracefile",
-    "Usage": "fastpull.cache.care",
-    "Verified": "fastpull.cache.care",
+    "Usage": "fastpull.cache.findings",
+    "Verified": "fastpull.cache.findings",
     "WarmReport": "fastpull.client",
     "parse_age": "fastpull.config",
     "parse_size": "fastpull.config",
@@ -89,15 +100,21 @@ __all__ = [
     "Descriptor",
     "Digest",
     "Directory",
+    "FinishedImage",
+    "Holder",
     "Image",
     "ImageConfig",
+    "Importer",
     "Layer",
     "Limits",
+    "ListedImage",
     "Manifest",
     "Platform",
     "PullReport",
+    "Recipe",
     "Reference",
     "Removed",
+    "RemovedImage",
     "Settings",
     "Sink",
     "SinkReport",

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
+from fastpull.cache.images import ImageKey, Images
 from fastpull.cache.lockscope import local_lock_option
+from fastpull.cache.pins import Pins
 from fastpull.cache.store import Store
 from fastpull.config import Settings
-from fastpull.engine import Pull, PullReport, Workshop, warm_image
 from fastpull.errors import FastpullError, OutputError
-from fastpull.layers.windows import Windows
+from fastpull.finish import Finisher
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
@@ -27,23 +30,28 @@ from fastpull.registry.endpoints import Endpoint, Endpoints
 from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
-from fastpull.sinks.choose import sink_for
+from fastpull.sinks.squashfs.recipe import Recipe
 from fastpull.sources.open import open_source
 from fastpull.sources.registry import Means, RegistrySource
-from fastpull.tasks import Budget, Turns, in_thread, task_group
+from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, task_group
 from fastpull.trace import Stage
-from fastpull.unpack import LAYER_COST
 
 if TYPE_CHECKING:
+    from fastpull.cache.images import FinishedImage
+    from fastpull.cache.pins import Holder
+    from fastpull.engine import PullReport, Workshop
+    from fastpull.layers.windows import Windows
     from fastpull.oci.image import Image
     from fastpull.oci.reference import Reference
     from fastpull.registry.mirrors import PullSource
     from fastpull.sinks.base import Sink
+    from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sources.base import Source
     from fastpull.trace import Trace
 
 _MANY_CORES = 4  # with two, hashing on a thread of its own made pulls into a directory 6 % slower, and no other faster
 _DOWNLOADS_KEEP = 16 << 20  # of the budget, however large the windows of inflaters: four connections
+_TRIES = 2  # of taking a finished image before it is made without the cache, which somebody may be emptying
 _FILE_THREADS = 8  # more than the writes that a disk takes at a time
 
 
@@ -100,12 +108,11 @@ class Client:
             layers = max(1, min(settings.workers, settings.memory // 4 // LAYER_COST))
             self._resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
             budget = Budget(settings.memory - self._resources.memory - layers * LAYER_COST)
-            windows = _windows_beside(budget)
             workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
             helpers = None
             if settings.workers >= _MANY_CORES:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
-            store = await in_thread(files, Store, settings.cache)
+            store = self._store = await in_thread(files, Store, settings.cache)
             local_locks = await in_thread(files, local_lock_option, store.root)
             if local_locks:
                 message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
@@ -114,9 +121,8 @@ class Client:
             self._policy = await in_thread(files, load_policy, settings.policy)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
-            self._workshop = Workshop(
-                store, files, workers, helpers, Turns(layers), windows, self._on_event, settings.limits
-            )
+            self._finisher = Finisher(Images(store.files), files, self._on_event)
+            self._files, self._crew = files, (workers, helpers, Turns(layers), budget)
             self._exit = stack.pop_all()
         return self
 
@@ -163,18 +169,132 @@ class Client:
             Forbidden: the policy does not let the image in; nothing was asked for.
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
-        sink = sink_for(output) if isinstance(output, str | os.PathLike) else output
-        files, meter = self._workshop.files, Meter(trace)
-        try:
-            self._check_policy(image if isinstance(image, str) else image.source)
-            await in_thread(files, sink.begin, replace(self._resources, meter=meter))
+        from fastpull.sinks.choose import sink_for  # noqa: PLC0415  # see `_workshop`
+        from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
+
+        sink = sink_for(output, settings=self.settings) if isinstance(output, str | os.PathLike) else output
+        meter = Meter(trace)
+        self._check_policy(image if isinstance(image, str) else image.source)
+        async with self._begun(sink, meter):
             if isinstance(image, str):
                 with meter.image.at(Stage.RESOLVE):
                     image = await self.resolve(image, platform)
-            return await Pull(image, self._source(image.source), sink, self._workshop, meter).run()
+            if isinstance(sink, Squashfs):
+                report = await self._take(image, sink, meter)
+                if report is not None:
+                    return report
+            return await self._run(image, sink, meter)
+
+    async def finish(
+        self,
+        image: str | Image,
+        recipe: Recipe | None = None,
+        platform: str | Platform | None = None,
+        *,
+        holder: Holder | None = None,
+        sync: bool | None = None,
+    ) -> FinishedImage:
+        """Makes sure that the cache has a finished squashfs file of an image, and says where it is.
+
+        Of all tasks, processes and nodes that want it, one makes it. The file is read-only and nobody's but the
+        cache's: it may be mounted or read where it is.
+
+        Args:
+            image: what `resolve` returned, or what it takes.
+            recipe: how the file is made; by default as the settings say.
+            platform: as for `resolve`.
+            holder: who uses the file from now on; the cache keeps it until they release it.
+            sync: have it on its disk before it appears; by default as the settings say.
+
+        Raises:
+            Forbidden: the policy does not let the image in; nothing was asked for.
+            FastpullError: whatever went wrong; nothing was published, and nothing is held that was not before.
+        """
+        meter = Meter()
+        self._check_policy(image if isinstance(image, str) else image.source)
+        if isinstance(image, str):
+            image = await self.resolve(image, platform)
+        if recipe is None:
+            recipe = Recipe.of(self.settings.compression, self.settings.block_size)
+        if holder is None:
+            finished, _ = await self._finish(image, recipe, meter, sync)
+            return finished
+        # the pin comes first: what is there after that stays
+        pins, name = Pins(self._store.files), self._key(image, recipe).name
+        is_new = await in_thread(self._files, pins.hold, holder, name)
+        try:
+            finished, _ = await self._finish(image, recipe, meter, sync)
+        except BaseException:
+            if is_new:
+                await in_thread(self._files, pins.release, holder, name)
+            raise
+        return finished
+
+    async def _finish(
+        self, image: Image, recipe: Recipe, meter: Meter, sync: bool | None = None
+    ) -> tuple[FinishedImage, PullReport | None]:
+        """A finished image, and the report of its making if it was made now."""
+        report: PullReport | None = None
+
+        async def build(path: str) -> dict[str, Any]:
+            nonlocal report
+            from fastpull.sinks.squashfs.assembly import SquashfsReport  # noqa: PLC0415  # see `_workshop`
+            from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
+
+            sink = Squashfs(path, force=True, recipe=recipe)
+            async with self._begun(sink, meter):
+                report = await self._run(image, sink, meter)
+            assert isinstance(report.output, SquashfsReport)
+            return {**report.output.facts(), "entries": report.entries, "unpacked": report.unpacked}
+
+        sync = self.settings.sync if sync is None else sync
+        return await self._finisher.get(self._key(image, recipe), image.source, build, sync=sync), report
+
+    async def _take(self, image: Image, sink: Squashfs, meter: Meter) -> PullReport | None:
+        """Pulls out of the cache's finished images; None where that is neither possible nor wanted."""
+        from fastpull.engine import PullReport  # noqa: PLC0415  # see `_workshop`
+
+        for _ in range(_TRIES):
+            built: PullReport | None = None
+            if self.settings.keep_images:
+                finished, built = await self._finish(image, sink.recipe, meter)
+            else:
+                found = await self._finisher.find(self._key(image, sink.recipe), image.source)
+                if found is None:
+                    return None
+                finished = found
+            started = time.monotonic()
+            output = await in_thread(self._files, sink.take, finished, abort=sink.cancel)
+            seconds = time.monotonic() - started
+            if output is None:
+                await self._finisher.drop(finished)
+                self._on_event(Warned(image.source, "a finished image of the cache is damaged or gone, and not used"))
+            elif built is not None:
+                return replace(built, output=output, commit_seconds=built.commit_seconds + seconds)
+            else:
+                entries, unpacked = finished.facts.get("entries", 0), finished.facts.get("unpacked", 0)
+                layers = len(image.layers)
+                return PullReport(image, output, entries, unpacked, layers, 0, 0, seconds, {}, None, was_finished=True)
+        return None
+
+    def _key(self, image: Image, recipe: Recipe) -> ImageKey:
+        is_trusted = self.settings.share_images or not self._store.files.is_shared
+        return ImageKey(image.digest, str(image.platform), recipe.facts(), None if is_trusted else os.geteuid())
+
+    async def _run(self, image: Image, sink: Sink, meter: Meter) -> PullReport:
+        from fastpull.engine import Pull  # noqa: PLC0415  # see `_workshop`
+
+        return await Pull(image, self._source(image.source), sink, self._workshop, meter).run()
+
+    @contextlib.asynccontextmanager
+    async def _begun(self, sink: Sink, meter: Meter) -> AsyncIterator[None]:
+        """Begins a sink, and aborts it if what is done with it fails."""
+        try:
+            await in_thread(self._files, sink.begin, replace(self._resources, meter=meter))
+            yield
         except BaseException:
             with contextlib.suppress(OutputError):  # what went wrong first is what is to be told
-                await in_thread(files, sink.abort)
+                await in_thread(self._files, sink.abort)
             raise
 
     async def warm(
@@ -190,6 +310,8 @@ class Client:
         Returns:
             A report for each source, in their order.
         """
+        from fastpull.engine import warm_image  # noqa: PLC0415  # see `_workshop`
+
         turns = Turns(jobs)
 
         async def warm_one(rank: int, source: str) -> WarmReport:
@@ -205,6 +327,17 @@ class Client:
         async with task_group() as group:
             tasks = [group.create_task(warm_one(rank, source)) for rank, source in enumerate(sources)]
         return [task.result() for task in tasks]
+
+    @cached_property
+    def _workshop(self) -> Workshop:
+        # loaded with all that it needs when it is needed: who only asks for a finished image waits for nothing else
+        from fastpull.engine import Workshop  # noqa: PLC0415
+
+        workers, helpers, turns, budget = self._crew
+        windows = _windows_beside(budget)
+        return Workshop(
+            self._store, self._files, workers, helpers, turns, windows, self._on_event, self.settings.limits
+        )
 
     def _check_policy(self, source: str) -> None:
         self._policy.check(self._source(source).identity)
@@ -252,6 +385,8 @@ class Client:
 
 def _windows_beside(budget: Budget) -> Windows:
     """Memory for windows, taken from the downloads' budget: never what the download of a layer needs to go on."""
+    from fastpull.layers.windows import Windows  # noqa: PLC0415  # see `Client._workshop`
+
     loop, total = asyncio.get_running_loop(), budget.total
 
     def on_change(taken: int) -> None:

@@ -60,6 +60,13 @@ class Settings:
         connections: to one host, at most. ``FASTPULL_CONNECTIONS``; by default 16.
         insecure: registries may speak plain http or have certificates that nobody vouches for. ``FASTPULL_INSECURE``.
         sync: cache and output are on their disks before they appear. ``FASTPULL_SYNC``.
+        keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again.
+            ``FASTPULL_KEEP_IMAGES``; by default they do not, since they take as much space as the blobs.
+        share_images: trust finished squashfs files that others have made who may write to the cache. No digest tells
+            whether such a file is what its name says. ``FASTPULL_SHARE_IMAGES``; by default each user has their own.
+        compression: of squashfs files, where nothing else is asked for. ``FASTPULL_COMPRESSION``; by default
+            ``zstd:1``.
+        block_size: of squashfs files, likewise, in bytes. ``FASTPULL_BLOCK_SIZE``; by default 128 KiB.
         limits: how much an image may take.
         registries_conf: the one ``registries.conf`` to read. ``FASTPULL_REGISTRIES_CONF``; by default the usual places.
         policy: the ``policy.json`` to keep to. ``FASTPULL_POLICY``; by default the user's, or else the system's.
@@ -71,6 +78,10 @@ class Settings:
     connections: int = 16
     insecure: bool = False
     sync: bool = False
+    keep_images: bool = False
+    share_images: bool = False
+    compression: str = "zstd:1"
+    block_size: int = 128 << 10
     limits: Limits = DEFAULT_LIMITS
     registries_conf: str | None = None
     policy: str | None = None
@@ -165,6 +176,10 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "connections": parse_count,
     "insecure": parse_switch,
     "sync": parse_switch,
+    "keep_images": parse_switch,
+    "share_images": parse_switch,
+    "compression": str,
+    "block_size": parse_size,
 }
 
 

@@ -85,6 +85,7 @@ class PullReport:
         merge_seconds, commit_seconds: of what came after.
         stages: what each stage took, by its name.
         bottleneck: the stage that most time went to; None if there is none to be named.
+        was_finished: the cache had the output already, and nothing was unpacked.
     """
 
     image: Image
@@ -97,6 +98,7 @@ class PullReport:
     commit_seconds: float
     stages: dict[str, StageTime]
     bottleneck: Bottleneck | None
+    was_finished: bool = False
 
     @property
     def seconds(self) -> float:

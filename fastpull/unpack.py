@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 CHUNK = 256 << 10
 """Uncompressed bytes that are hashed, scanned and written at a time, while they are in the processor's cache."""
 
-LAYER_COST = 4 << 20
-"""What the buffers of one layer may take: compressed and uncompressed chunks, and a small window of the inflater."""
-
 _BATCH = 2  # chunks that are hashed aside at a time: handing over costs some 50 µs, hashing two chunks 280
 _DEPTH = 4  # such batches that may wait
 

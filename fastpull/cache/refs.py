@@ -38,6 +38,11 @@ class Ref:
         """A reference that was resolved just now."""
         return cls(reference, platform, manifest, time.time())
 
+    @classmethod
+    def is_kept(cls, files: Files, reference: str, platform: str) -> bool:
+        """Whether it is remembered what a reference resolved to on a platform."""
+        return os.path.lexists(_path(files, cls.name_of(reference, platform)))
+
     def keep(self, files: Files) -> None:
         """Remembers it, in place of what it resolved to before."""
         files.write(_path(files, self.name), line.to_bytes({**asdict(self), "manifest": str(self.manifest)}))
@@ -49,7 +54,12 @@ class Ref:
     @property
     def name(self) -> str:
         """Of its file."""
-        return Digest.of(f"{self.reference} {self.platform}".encode()).encoded
+        return self.name_of(self.reference, self.platform)
+
+    @staticmethod
+    def name_of(reference: str, platform: str) -> str:
+        """Of the file of a reference on a platform."""
+        return Digest.of(f"{reference} {platform}".encode()).encoded
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:

@@ -57,5 +57,15 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(options: argparse.Namespace) -> fastpull.Settings:
     """The settings that command line and environment make together."""
-    names = ("cache", "workers", "memory", "connections", "insecure", "sync", "registries_conf", "policy", *_LIMITS)
-    return fastpull.Settings.load(**{name: getattr(options, name, None) for name in names})
+    names = (
+        "cache",
+        "workers",
+        "memory",
+        "connections",
+        "insecure",
+        "sync",
+        "keep_images",
+        "registries_conf",
+        "policy",
+    )
+    return fastpull.Settings.load(**{name: getattr(options, name, None) for name in (*names, *_LIMITS)})

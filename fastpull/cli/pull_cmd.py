@@ -33,6 +33,7 @@ examples:
   fastpull pull debian:12 -o image.tar
   fastpull pull debian:12 -o - | podman import - debian:12
   digest=$(fastpull pull -q debian:12 -o rootfs/)
+  fastpull pull debian:12 -o image.sqsh --keep-image          the next one takes it out of the cache
   fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
 An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
@@ -78,6 +79,18 @@ def add_verb(verbs: Any) -> None:
         "--mtime", type=int, metavar="SECONDS", help="of everything in a squashfs image or a tar, since the epoch"
     )
     parser.add_argument(
+        "--keep-image",
+        dest="keep_images",
+        action="store_true",
+        default=None,
+        help="keep a squashfs image in the cache, too: pulled again it is there without being made again",
+    )
+    parser.add_argument(
+        "--hardlink",
+        action="store_true",
+        help="a squashfs image that the cache has may become another name of the cache's file, to be read only",
+    )
+    parser.add_argument(
         "--sync", action="store_true", default=None, help="have cache and output on their disks before they appear"
     )
     add_client_arguments(parser)
@@ -108,6 +121,8 @@ def _run(options: argparse.Namespace) -> int:
         block_size=None if options.block_size is None else fastpull.parse_size(options.block_size),
         fragments=False if options.no_fragments else None,
         mtime=options.mtime,
+        hard_link=options.hardlink or None,
+        settings=settings,
     )
     trace_file = _trace_file(options.trace, output)
     with console_for(options, sys.stderr if to_stdout else None) as console:
@@ -162,13 +177,15 @@ def _words(report: fastpull.PullReport) -> str:
     sizes = f"{size_of(report.unpacked)} from {size_of(report.image.size)}"
     words = [f"{output.path}: {output.inodes} inodes, {sizes} in {report.seconds:.1f} s"]
     if isinstance(output, fastpull.SquashfsReport):
+        if report.was_finished:
+            words.append(f"{output.origin} from the cache, where it was finished")
         ratio = output.content_size / output.size
         words.append(f"{size_of(output.size)} on the disk ({output.compression}, {ratio:.2f} to 1)")
         if output.duplicates:
             words.append(f"{output.duplicates} duplicates of {size_of(output.duplicate_bytes)}")
         if output.hole_bytes:
             words.append(f"{size_of(output.hole_bytes)} of holes")
-    if report.cached_layers:
+    if report.cached_layers and not report.was_finished:
         words.append(f"{report.cached_layers} of {layers} layers were cached")
     line = ", ".join(words)
     return f"{line}\n{report.bottleneck}" if report.bottleneck else line

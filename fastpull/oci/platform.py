@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform as host_platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from fastpull.errors import InvalidPlatform
@@ -70,6 +70,11 @@ class Platform:
     def of_host(cls) -> Self:
         """The platform that this process runs on."""
         return cls.normalised("linux", host_platform.machine())
+
+    @property
+    def explicit(self) -> Self:
+        """The same platform, with the variant that is meant where none was named."""
+        return replace(self, variant=self.variant or _DEFAULT_VARIANTS.get(self.architecture))
 
     def rank(self, offered: Platform) -> int | None:
         """How well an offered platform serves this one.

@@ -15,6 +15,7 @@ from yarl import URL
 
 from fastpull.errors import (
     AccessDenied,
+    InvalidDigest,
     NotFound,
     RateLimited,
     RegistryError,
@@ -23,6 +24,7 @@ from fastpull.errors import (
     UnexpectedAnswer,
 )
 from fastpull.oci import media_types
+from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.registry.auth import Authorizer, parse_challenges
 from fastpull.registry.lanes import Lanes
@@ -32,7 +34,6 @@ from fastpull.registry.transport import host_of, shown
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
-    from fastpull.oci.digest import Digest
     from fastpull.registry.credentials import Credentials
     from fastpull.registry.transport import Answer, Transport
 
@@ -134,6 +135,26 @@ class RegistryClient:
 
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
+    async def manifest_digest(self, repository: str, version: str) -> Digest | None:
+        """Asks what a tag stands for, without the manifest: registries that count pulls do not count this.
+
+        Returns:
+            None if the registry does not say it, for whatever reason; asking for the manifest itself tells.
+
+        Raises:
+            TransportError, UnexpectedAnswer: there is no answer.
+
+        Spec: distribution-spec, Checking if content exists in the registry.
+        """
+        url = (await self._base_url()) / "v2" / repository / "manifests" / version
+        async with self._exchange(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as answer:
+            if answer.status != 200:
+                return None
+            try:
+                return Digest.parse(answer.headers.get("Docker-Content-Digest", ""))
+            except InvalidDigest:
+                return None
+
     async def blob(self, repository: str, descriptor: Descriptor) -> bytes:
         """Fetches a small blob, such as a config, in one piece; its digest is for the caller to verify.
 
@@ -220,8 +241,10 @@ class RegistryClient:
         return last
 
     @asynccontextmanager
-    async def _exchange(self, url: URL, repository: str, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
-        """Sends a GET, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
+    async def _exchange(
+        self, url: URL, repository: str, headers: Mapping[str, str], method: str = "GET"
+    ) -> AsyncIterator[Answer]:
+        """Sends a request, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
         scope = f"repository:{repository}:pull"
         registry = await self._base_url()
         redirects = challenges = 0
@@ -229,7 +252,7 @@ class RegistryClient:
             is_registry = url.origin() == registry.origin()
             authorization = self._auth.header(scope) if is_registry else None
             sent = {**headers, "Authorization": authorization} if authorization else headers
-            async with self._transport.request("GET", url, sent) as answer:
+            async with self._transport.request(method, url, sent) as answer:
                 if answer.status in _REDIRECTS and redirects < _MAX_REDIRECTS:
                     redirects += 1
                     url = _redirected(answer)

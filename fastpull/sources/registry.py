@@ -13,7 +13,7 @@ import xxhash
 
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
-from fastpull.errors import DigestMismatch, NotFound, SizeMismatch
+from fastpull.errors import DigestMismatch, NotFound, SizeMismatch, TransportError, UnexpectedAnswer
 from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
@@ -145,12 +145,28 @@ class RegistrySource:
         if reference.digest is not None:
             top = await self._manifest(reference.digest, str(reference))
         else:
-            answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(reference.version))
-            top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+            top = await self._unchanged(platform) or await self._latest()
         image = await resolve_image(str(reference), top, platform, self._fetch)
         ref = Ref.now(str(reference), str(image.platform), image.digest)
         await in_thread(self._means.executor, ref.keep, self._means.store.files)
         return image
+
+    async def _latest(self) -> Document:
+        answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(self._reference.version))
+        return await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+
+    async def _unchanged(self, platform: Platform) -> Document | None:
+        """What a tag stands for, if the cache has that: one question then settles whether the tag has moved."""
+        spellings = {str(platform), str(platform.explicit)}
+        files, name = self._means.store.files, str(self._reference)
+        if not await in_thread(self._means.executor, lambda: any(Ref.is_kept(files, name, one) for one in spellings)):
+            return None
+        try:
+            digest = await self._endpoints.ask(lambda endpoint: endpoint.manifest_digest(self._reference.version))
+        except (TransportError, UnexpectedAnswer):
+            return None  # asking for the manifest has retries
+        kept = await self._kept(digest) if digest else None
+        return Document(digest, kept, None) if digest and kept is not None else None
 
     async def _fetch(self, descriptor: Descriptor) -> Document:
         subject = f"{descriptor.digest} of {self._reference}"

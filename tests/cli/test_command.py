@@ -42,6 +42,9 @@ def parsers() -> list[str]:
         "cache gc",
         "cache verify",
         "cache rm",
+        "importer",
+        "importer get",
+        "importer release",
         "demo",
     ]
 
@@ -53,12 +56,12 @@ def test_every_verb_has_a_help(verb: str, capsys: pytest.CaptureFixture[str]) ->
     assert ended.value.code == 0
     words = capsys.readouterr().out
     assert words.startswith("usage: fastpull")
-    if not verb.startswith("cache "):
+    if not verb.startswith(("cache ", "importer ")):
         assert "examples:\n  fastpull" in words
 
 
 def test_the_examples_of_the_help_are_commands() -> None:
-    for verb in ("", "pull", "warm", "inspect", "cache", "demo"):
+    for verb in ("", "pull", "warm", "inspect", "cache", "importer", "demo"):
         parser = make_parser()
         epilog = str(parser.epilog)
         if verb:
@@ -86,6 +89,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["pull", "debian", "-o", "x", "--format", "zip"],
         ["cache"],
         ["cache", "rm"],
+        ["importer"],
+        ["importer", "get"],
+        ["importer", "release", "x"],
     ],
 )
 def test_a_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,7 +399,7 @@ async def test_the_cache_is_looked_after(registry: FaultyRegistry, settings: Set
     reference = publish(registry, [file("a", os.urandom(100_000))])
     await run("warm", reference, cache=settings.cache)
     listing = await run("cache", "ls", cache=settings.cache)
-    assert re.search(rf"{reference} +linux/amd64 +[0-9a-f]{{12}} +97\.\d KiB +complete +just now", listing.out)
+    assert re.search(rf"{reference} +linux/amd64 +[0-9a-f]{{12}} +97\.\d KiB +complete +no +just now", listing.out)
     blobs = json.loads((await run("cache", "ls", "--blobs", "--json", cache=settings.cache)).out)
     assert len(blobs) == 3
     usage = json.loads((await run("cache", "du", "--json", cache=settings.cache)).out)

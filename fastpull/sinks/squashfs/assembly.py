@@ -8,11 +8,12 @@ import hashlib
 import os
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from fastpull.meter import waiting
 from fastpull.sinks.base import SinkReport
@@ -49,6 +50,7 @@ class SquashfsReport(SinkReport):
         duplicates, duplicate_bytes: files whose content another one has, and the bytes that need not be stored again.
         hole_bytes: zeros that are not stored.
         clamped_times: inodes whose time the format cannot hold.
+        origin: ``built``; or what was made of a finished image in the cache: ``linked``, ``cloned`` or ``copied``.
     """
 
     size: int = 0
@@ -59,6 +61,22 @@ class SquashfsReport(SinkReport):
     duplicate_bytes: int = 0
     hole_bytes: int = 0
     clamped_times: int = 0
+    origin: str = "built"
+
+    def facts(self) -> dict[str, Any]:
+        """What holds for every copy of the file, as JSON has it."""
+        facts = asdict(self)
+        del facts["path"], facts["origin"]
+        return facts
+
+    @classmethod
+    def of_finished(cls, path: str, origin: str, facts: Mapping[str, Any]) -> Self:
+        """What `facts` told of a file that is at another path now; what is not known any more is left out."""
+        known = {field.name for field in fields(cls)}
+        report = cls(path, **{name: value for name, value in facts.items() if name in known})
+        report.origin = origin
+        report.left_out = Counter(report.left_out)
+        return report
 
 
 class Assembly:
