@@ -15,6 +15,7 @@ from fastpull.cli.arguments import (
     add_client_arguments,
     add_limit_arguments,
     add_output_arguments,
+    add_settings,
     settings_of,
 )
 from fastpull.cli.console import Console, console_for
@@ -77,9 +78,7 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument(
         "--mtime", type=int, metavar="SECONDS", help="of everything in a squashfs image or a tar, since the epoch"
     )
-    parser.add_argument(
-        "--sync", action="store_true", default=None, help="have cache and output on their disks before they appear"
-    )
+    add_settings(parser, "sync")
     add_client_arguments(parser)
     add_limit_arguments(parser)
     add_output_arguments(parser)
