@@ -23,7 +23,8 @@ from fastpull.registry.credentials import find_credentials
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
 from fastpull.sinks.choose import sink_for
-from fastpull.sources.open import open_source
+from fastpull.sources.daemon import Desk
+from fastpull.sources.open import Opener
 from fastpull.sources.registry import Means, RegistrySource
 from fastpull.tasks import Budget, Turns, in_thread, task_group
 from fastpull.trace import Stage
@@ -98,6 +99,8 @@ class Client:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
             store = await in_thread(files, Store, settings.cache)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
+            self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
+            stack.callback(self._opener.archives.close)
             self._means = Means(store, files, budget, settings.sync, self._on_event)
             self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event, settings.limits)
             self._exit = stack.pop_all()
@@ -110,7 +113,8 @@ class Client:
         """Finds out what a source is now.
 
         Args:
-            source: ``REF``, ``docker://REF`` or ``oci:DIR[:TAG|@DIGEST]``.
+            source: ``REF``, ``docker://REF``, ``oci:DIR[:TAG|@DIGEST]``, ``oci-archive:FILE[:TAG|@DIGEST]``,
+                ``docker-archive:FILE[:REF|:@NUMBER]``, ``docker-daemon:REF`` or ``containers-storage:REF``.
             platform: ``os/architecture[/variant]``, by default this machine's.
 
         Raises:
@@ -187,7 +191,10 @@ class Client:
         return [task.result() for task in tasks]
 
     def _source(self, text: str) -> Source:
-        return open_source(text, lambda reference: RegistrySource(self._registry(reference), reference, self._means))
+        return self._opener.open(text)
+
+    def _registry_source(self, reference: Reference) -> Source:
+        return RegistrySource(self._registry(reference), reference, self._means)
 
     def _registry(self, reference: Reference) -> RegistryClient:
         known = self._registries.get(reference.registry)

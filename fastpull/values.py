@@ -60,5 +60,5 @@ def show_switch(value: bool) -> str:
 def parse_path(text: str) -> str:
     """Reads a path; ``~`` is a home directory."""
     if not text or "\0" in text:
-        raise InvalidSetting(text, "not a path")
+        raise InvalidSetting(text, "a path has to have a name, without NUL")
     return os.path.expanduser(text)

@@ -340,6 +340,18 @@ class Store:
     def _ref_path(self, name: str) -> str:
         return os.path.join(self.root, "refs", name)
 
+    # --- scratch
+
+    def open_scratch(self) -> int:
+        """Opens an empty file without a name, which is gone when its descriptor is closed, whoever dies meanwhile."""
+        with self._local_errors():
+            with contextlib.suppress(OSError):  # not every filesystem can: NFS, some overlays
+                return os.open(self.root, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            path = os.path.join(self.root, f".scratch.{os.getpid()}.{next(_counter)}")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.unlink(path)
+            return fd
+
     # --- leftovers
 
     def partials(self) -> Iterator[StoredBlob]:

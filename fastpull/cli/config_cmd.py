@@ -22,8 +22,8 @@ examples:
 Settings come from /etc/fastpull/config.toml, $XDG_CONFIG_HOME/fastpull/config.toml (or ~/.config/fastpull/config.toml),
 the environment and the command line; what comes later counts. docs/configuration.md tells what each does.
 """
-_OTHERS = {"FASTPULL_NO_EXTENSIONS"}
-"""Variables that are no settings."""
+_OTHERS = ("FASTPULL_NO_EXTENSIONS", "FASTPULL_BENCH_", "FASTPULL_TESTS_")
+"""How variables begin that are no settings."""
 
 
 def add_verb(verbs: Any) -> None:
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
 def _warn_of_variables() -> None:
     known = {setting.variable for setting in fastpull.SETTINGS.values()}
     for name in sorted(os.environ):
-        if name.startswith("FASTPULL_") and name not in known | _OTHERS:
+        if name.startswith("FASTPULL_") and not name.startswith(_OTHERS) and name not in known:
             near = difflib.get_close_matches(name, known, 1)
             advice = f" (did you mean {near[0]}?)" if near else ""
             print(f"fastpull: warning: {name} is no setting{advice}", file=sys.stderr)
