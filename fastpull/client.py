@@ -101,7 +101,7 @@ class Client:
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
-            self._means = Means(store, files, budget, settings.sync, self._on_event)
+            self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
             self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event, settings.limits)
             self._exit = stack.pop_all()
         return self

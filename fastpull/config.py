@@ -51,6 +51,7 @@ COUNT = Kind("N", parse_count, types=(int,))
 SIZE = Kind("SIZE", parse_size, show_size, types=(int,))
 SWITCH = Kind("", parse_switch, show_switch, types=(bool,))
 FOLDER = Kind("DIR", parse_path)
+PULL_POLICY = Kind.choice("always", "newer", "missing", "never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +133,11 @@ class Limits:
             without ``--long``.
     """
 
-    max_layer_size: int = _setting(SIZE, "of a layer, uncompressed", default=256 << 30)
-    max_image_size: int = _setting(SIZE, "of all layers together, uncompressed", default=512 << 30)
-    max_entries: int = _setting(COUNT, "of all layers together", default=4_000_000)
+    max_layer_size: int = _setting(SIZE, "a layer, uncompressed", default=256 << 30)
+    max_image_size: int = _setting(SIZE, "all layers together, uncompressed", default=512 << 30)
+    max_entries: int = _setting(COUNT, "entries of all layers together", default=4_000_000)
     max_ratio: int = _setting(COUNT, "uncompressed bytes for a byte of a blob, in a layer of more than 1G", default=200)
-    max_zstd_window: int = _setting(SIZE, "of memory that a zstd layer may ask for", default=128 << 20)
+    max_zstd_window: int = _setting(SIZE, "memory that a zstd layer may ask for", default=128 << 20)
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -169,23 +170,26 @@ class Settings:
         connections: to one host, at most.
         insecure: registries may speak plain http or have certificates that nobody vouches for.
         sync: cache and output are on their disks before they appear.
+        pull: whether to ask the registry what a tag means now: ``always``; ``newer``, where a failure does not matter
+            if the cache has the image; only if that is ``missing`` in the cache; or ``never``.
         limits: how much an image may take.
     """
 
     cache: str = _setting(
-        FOLDER, "of the cache", derive=_default_cache, of="$XDG_CACHE_HOME/fastpull, or ~/.cache/fastpull"
+        FOLDER, "directory of the cache", derive=_default_cache, of="$XDG_CACHE_HOME/fastpull, or ~/.cache/fastpull"
     )
     workers: int = _setting(
-        COUNT, "of layers unpacked side by side", derive=lambda _: available_cores(), of="one per available core"
+        COUNT, "layers unpacked side by side", derive=lambda _: available_cores(), of="one per available core"
     )
-    memory: int = _setting(SIZE, "for all buffers together, such as 300M", default=192 << 20)
-    connections: int = _setting(COUNT, "of connections to one host, at most", default=16)
+    memory: int = _setting(SIZE, "memory for all buffers together", default=192 << 20)
+    connections: int = _setting(COUNT, "connections to one host, at most", default=16)
     insecure: bool = _setting(
         SWITCH,
         "accept unverified certificates and plain http; loopback addresses may always speak http",
         default=False,
     )
     sync: bool = _setting(SWITCH, "have cache and output on their disks before they appear", default=False)
+    pull: str = _setting(PULL_POLICY, "when to ask the registry what a tag means, and not the cache", default="always")
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
@@ -211,8 +215,9 @@ class Settings:
             InvalidSetting: a value is out of its range, or cannot be read; a configuration file has an unknown name.
         """
         values = {one.setting.name: one.value for one in effective_settings(environment, **given)}
-        limits = {one.name: values.pop(one.name) for one in fields(Limits)}
-        return cls(**values, limits=Limits(**limits))
+        for group, kind in _GROUPS.items():
+            values[group] = kind(**{name: values.pop(name) for name in _table(kind)})
+        return cls(**values)
 
 
 def _table(of: type) -> dict[str, Setting]:
@@ -225,7 +230,12 @@ def _table(of: type) -> dict[str, Setting]:
     }
 
 
-SETTINGS: Mapping[str, Setting] = {**_table(Settings), **_table(Limits)}
+_GROUPS: Mapping[str, type] = {"limits": Limits}
+"""Fields of `Settings` that are tables of settings themselves; their settings stand beside the others."""
+
+SETTINGS: Mapping[str, Setting] = {
+    name: setting for of in (Settings, *_GROUPS.values()) for name, setting in _table(of).items()
+}
 """All settings, by name."""
 
 LIMITS: tuple[str, ...] = tuple(_table(Limits))

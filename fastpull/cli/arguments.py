@@ -6,14 +6,17 @@ import argparse
 
 import fastpull
 
-SOURCE_HELP = "REF or docker://REF (also enroot's REGISTRY#IMAGE), or oci:DIR[:TAG|@DIGEST]"
+SOURCE_HELP = (
+    "REF or docker://REF (also enroot's REGISTRY#IMAGE), oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG|@DIGEST], "
+    "docker-archive:FILE[:REF|:@NUMBER], docker-daemon:REF or containers-storage:REF"
+)
 
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     """What every verb takes that talks to sources."""
     add_settings(parser, "cache")
     parser.add_argument("--platform", metavar="OS/ARCH[/VARIANT]", help="of the image; by default this machine's")
-    add_settings(parser, "insecure", "connections", "memory", "workers")
+    add_settings(parser, "pull", "insecure", "connections", "memory", "workers")
 
 
 def add_settings(parser: argparse._ActionsContainer, *names: str) -> None:

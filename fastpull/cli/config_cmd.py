@@ -11,7 +11,7 @@ from typing import Any
 
 import fastpull
 from fastpull.cli.arguments import add_settings, given_settings
-from fastpull.cli.words import table
+from fastpull.cli.words import plain, table
 
 _EPILOG = """\
 examples:
@@ -45,7 +45,9 @@ def _run(options: argparse.Namespace) -> int:
     fastpull.Settings.load(**given)  # values that do not go together are errors here, too
     found = fastpull.effective_settings(**given)
     if options.json:
-        print(json.dumps({one.setting.name: {"value": one.value, "origin": one.origin} for one in found}, indent=2))
+        print(
+            json.dumps({one.setting.name: {"value": plain(one.value), "origin": one.origin} for one in found}, indent=2)
+        )
     else:
         rows = [(one.setting.name, one.setting.kind.show(one.value), one.origin) for one in found]
         print("\n".join(table(("SETTING", "VALUE", "FROM"), rows)))

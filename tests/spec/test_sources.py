@@ -591,6 +591,9 @@ class Docker:
             return web.json_response({"message": "No such image"}, status=404)
         if self.status != 200:
             return web.json_response({"message": "the daemon is unwell"}, status=self.status)
+        return await self.answer(request)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"Content-Type": "application/x-tar"})
         answer.enable_chunked_encoding()
         await answer.prepare(request)
@@ -604,7 +607,7 @@ class Docker:
 async def docker(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Docker]:
     daemon, app = Docker(), web.Application()
     app.router.add_route("*", "/{path:.*}", daemon.handle)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     socket = tmp_path_factory.mktemp("run") / "docker.sock"
     await web.UnixSite(runner, str(socket)).start()
@@ -681,3 +684,52 @@ def test_wrong_layout_references(text: str) -> None:
 def test_wrong_docker_archive_references(text: str) -> None:
     with pytest.raises(InvalidReference):
         DockerArchiveReference.parse(text)
+
+
+# --- giving up
+
+
+async def cancelled(source: str, settings: Settings, output: Path, when: Callable[[], bool]) -> None:
+    """Cancels a pull when it has come so far, and looks for what is left."""
+    before = len(os.listdir("/proc/self/fd"))
+    async with fastpull.Client(settings) as client:
+        task = asyncio.create_task(client.pull(source, output))
+        while not when():
+            assert not task.done()
+            await asyncio.sleep(0.01)
+        task.cancel()
+        async with asyncio.timeout(5):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not output.exists()
+    assert not [name for _, _, found in os.walk(settings.cache) for name in found]
+
+
+async def test_a_daemon_that_stalls_can_be_left(
+    docker: Docker, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stall(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(docker_archive()[:50_000])
+        docker.asked.append("half")
+        await asyncio.sleep(30)
+        return answer
+
+    monkeypatch.setattr(docker, "answer", stall)
+    source = "docker-daemon:registry.example.org:5000/ml/app:v1"
+    await cancelled(source, settings, tmp_path / "out", lambda: "half" in docker.asked)
+
+
+async def test_a_podman_that_hangs_is_ended(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        f"#!/bin/sh\n[ $1 = image ] && exit 0\necho $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid\n"
+    )
+    (tmp_path / "podman").write_text(f"{script}exec sleep 60\n")
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    await cancelled("containers-storage:app", settings, tmp_path / "out", (tmp_path / "pid").exists)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
