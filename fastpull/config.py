@@ -259,6 +259,8 @@ class Effective:
 
 def effective_settings(environment: Mapping[str, str] = os.environ, /, **given: Any) -> tuple[Effective, ...]:
     """What each setting of this process is, and where it comes from; arguments and errors as for `Settings.load`."""
+    if unknown := given.keys() - SETTINGS.keys():
+        raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
     found = {name: Effective(one, one.default(environment), "default") for name, one in SETTINGS.items()}
     for path in (SITE_FILE, user_file(environment)):
         for name, one in read_config_file(path, SETTINGS).items():

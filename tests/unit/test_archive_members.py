@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from fastpull.errors import MalformedDocument
 from fastpull.sources.archive import Archive
 
-FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+FORMATS: tuple[Literal[0, 1, 2], ...] = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 SIZES = st.one_of(
     st.integers(0, 2000),
     st.sampled_from([511, 512, 513, 65024, 65025, 65535, 65536, 65537, 130_560, 131_072]),
@@ -57,7 +58,9 @@ def test_members_are_what_the_library_reads(
 
 
 @pytest.mark.parametrize("form", FORMATS[1:], ids=["gnu", "pax"])
-def test_what_lies_between_headers_is_not_read(tmp_path: Path, form: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_lies_between_headers_is_not_read(
+    tmp_path: Path, form: Literal[1, 2], monkeypatch: pytest.MonkeyPatch
+) -> None:
     size, path = (20 << 30) + 5, tmp_path / "large.tar"
     info = tarfile.TarInfo("large")
     info.size = size

@@ -57,6 +57,11 @@ def test_ages(text: str, seconds: float) -> None:
     assert parse_age(text) == seconds
 
 
+def test_an_unknown_argument_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError, match="memroy"):
+        Settings.load({}, memroy=3)
+
+
 def test_there_is_a_core() -> None:
     assert available_cores() >= 1
 
