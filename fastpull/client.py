@@ -23,7 +23,7 @@ from fastpull.registry.credentials import find_credentials
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
 from fastpull.sinks.choose import sink_for
-from fastpull.sources.daemon import Desk
+from fastpull.sources.desk import Desk
 from fastpull.sources.open import Opener
 from fastpull.sources.registry import Means, RegistrySource
 from fastpull.tasks import Budget, Turns, in_thread, task_group

@@ -13,13 +13,14 @@ from fastpull.errors import InvalidReference
 from fastpull.oci.reference import Reference
 from fastpull.sources.archive import Archive, open_archive
 from fastpull.sources.archives import Archives
-from fastpull.sources.daemon import export_from_docker, export_from_podman
 from fastpull.sources.docker_archive import DockerArchiveReference, DockerArchiveSource
+from fastpull.sources.docker_daemon import export_from_docker
 from fastpull.sources.layout import LayoutReference, LayoutSource, use_folder
+from fastpull.sources.podman import export_from_podman
 
 if TYPE_CHECKING:
     from fastpull.sources.base import Source
-    from fastpull.sources.daemon import Desk
+    from fastpull.sources.desk import Desk
 
 KINDS = ("docker://", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
 """How a source may begin; a reference alone is an image in a registry."""
