@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from yarl import URL
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signed URL is no longer good
-_NO_HEAD = frozenset({400, 405, 406, 501})  # of those who do not know the method
+_NO_HEAD = frozenset({400, 404, 405, 406, 501})  # of those who do not know the method, or only pretend to
 _MAX_REDIRECTS = 10
 _MAX_CHALLENGES = 2
 
@@ -136,14 +136,19 @@ class RegistryClient:
 
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
-    async def manifest_digest(self, repository: str, tag: str) -> Digest | None:
+    async def manifest_digest(self, repository: str, tag: str, *, retry: bool = True) -> Digest | None:
         """Asks what a tag names now, without fetching it.
+
+        Args:
+            repository: of the tag.
+            tag: that is asked for.
+            retry: whether to ask again after a failure that may pass.
 
         Returns:
             Its digest; None where the registry does not tell, and has to be asked for the manifest.
 
         Raises:
-            NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
+            AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
 
         Spec: distribution-spec, Checking if content exists in the registry.
         """
@@ -157,7 +162,8 @@ class RegistryClient:
                     return None
                 raise await self._refusal(answer, repository, f"manifest {tag!r} of {repository}")
 
-        return await with_retries(once, self._host, self.backoff, self.on_retry)
+        backoff = self.backoff if retry else replace(self.backoff, attempts=1)
+        return await with_retries(once, self._host, backoff, self.on_retry)
 
     async def blob(self, repository: str, descriptor: Descriptor) -> bytes:
         """Fetches a small blob, such as a config, in one piece; its digest is for the caller to verify.

@@ -125,20 +125,21 @@ class RegistrySource:
 
         What a tag names is found out once: from there on everything is asked for by digest.
         """
-        reference = self._reference
+        reference, known = self._reference, None
         if reference.digest is not None:
             top = await self._manifest(reference.digest, str(reference))
         else:
-            top = await self._named_by_tag(platform)
+            known = await self._remembered(platform)
+            top = await self._named_by_tag(platform, known)
         image = await resolve_image(str(reference), top, platform, self._fetch)
-        ref = Ref.now(str(reference), str(platform.canonical), image.digest, top.digest)
-        await in_thread(self._means.executor, ref.keep, self._means.store)
+        if top is not known:
+            ref = Ref.now(str(reference), str(platform.canonical), image.digest, top.digest)
+            await in_thread(self._means.executor, ref.keep, self._means.store)
         return image
 
-    async def _named_by_tag(self, platform: Platform) -> Document:
-        """What the tag names: as the registry says, or as the cache remembers."""
+    async def _named_by_tag(self, platform: Platform, known: Document | None) -> Document:
+        """What the tag names: as the registry says, or what is known, as the cache remembers it."""
         policy, on_event, name = self._means.pull, self._means.on_event, str(self._reference)
-        known = await self._remembered(platform)
         if policy == "never" or (policy == "missing" and known is not None):
             if known is None:
                 raise self._not_cached(f"{name} for {platform}")
@@ -166,7 +167,8 @@ class RegistrySource:
         """What the registry says that the tag names; what is known is not fetched again."""
         repository, version = self._reference.repository, self._reference.version
         if known is not None:
-            digest = await self._client.manifest_digest(repository, version)
+            # who makes do with the cache does not wait long for a network that is not there
+            digest = await self._client.manifest_digest(repository, version, retry=self._means.pull != "newer")
             if digest is not None:
                 return await self._manifest(digest, str(self._reference))
         answer = await self._client.manifest(repository, version)

@@ -159,8 +159,17 @@ def head(status: int = 200, digest: str | None = None) -> Callable[[FaultyRegist
 
 @pytest.mark.parametrize(
     "change",
-    [head(405), head(501), head(400), head(406), head(200), head(200, "sha256:short"), head(200, "md5:" + "0" * 32)],
-    ids=["405", "501", "400", "406", "no-digest", "short-digest", "other-digest"],
+    [
+        head(405),
+        head(501),
+        head(400),
+        head(404),
+        head(406),
+        head(200),
+        head(200, "sha256:short"),
+        head(200, "md5:" + "0" * 32),
+    ],
+    ids=["405", "501", "400", "404", "406", "no-digest", "short-digest", "other-digest"],
 )
 async def test_a_registry_that_knows_no_head_is_asked_for_the_manifest(
     registry: FaultyRegistry,
@@ -275,7 +284,7 @@ async def test_newer_makes_do_with_the_cache_whatever_the_registry_says(
     monkeypatch.setattr("fastpull.registry.client.RegistryClient.backoff", Backoff(attempts=1))
     await pull(reference, settings, tmp_path / "first")
     head(status)(registry)
-    if status >= 429:
+    if status != 403:
         for version in ("v1", str(Digest.of(registry.manifests["test/image", "v1"][1]))):
             del registry.manifests["test/image", version]
     with pytest.raises(kind):
@@ -352,6 +361,17 @@ async def test_a_reference_that_was_written_without_its_top_is_good_enough(
     assert content is not None
     value = {name: value for name, value in json.loads(content.splitlines()[0]).items() if name != "top"}
     assert Ref.from_bytes(line.to_bytes(value)) == ref
+
+
+async def test_only_who_has_asked_writes_down_when(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
+) -> None:
+    store = Store(settings.cache)
+    times: list[float] = []
+    for policy in ("always", "missing", "never", "always"):
+        await pull(reference, settings, tmp_path / str(len(times)), policy)
+        times += [ref.time for ref in read_refs(store)]
+    assert times[0] == times[1] == times[2] < times[3]
 
 
 async def test_a_malformed_manifest_is_no_reason_for_the_cache(
