@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastpull.errors import InvalidReference, MalformedDocument, NotFound
+from fastpull.errors import InvalidReference, InvalidSource, MalformedDocument, NotFound
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.image import ImageConfig
@@ -63,10 +63,10 @@ class DockerArchiveReference:
         """
         path, colon, wanted = text.partition(":")
         if not path or (colon and not wanted):
-            raise InvalidReference(text, "an empty part in a docker-archive: source")
+            raise InvalidSource(text, "an empty part in a docker-archive: source")
         if wanted.startswith("@"):
             if not (wanted[1:].isascii() and wanted[1:].isdigit()):
-                raise InvalidReference(text, "not the number of an image")
+                raise InvalidSource(text, "not the number of an image")
         elif wanted:
             Reference.parse(wanted)
         return cls(path, wanted)
@@ -191,7 +191,7 @@ def _choose(images: list[JsonDocument], name: str, wanted: str) -> JsonDocument:
         raise NotFound(f"image {wanted!r}" if wanted else "image", name, advice)
     if len(found) > 1:
         what = ", ".join(tags) or f"@0 to @{len(found) - 1}"
-        raise InvalidReference(name, f"several images, choose one of {what}")
+        raise InvalidSource(name, f"several images, choose one of {what}")
     return found[0]
 
 

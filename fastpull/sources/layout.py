@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastpull.errors import InvalidReference, MalformedDocument, NoMatchingPlatform, NotFound, SizeMismatch
+from fastpull.errors import InvalidSource, MalformedDocument, NoMatchingPlatform, NotFound, SizeMismatch
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import Document as JsonDocument
 from fastpull.oci.manifest import Index, parse_manifest
@@ -50,15 +50,15 @@ class LayoutReference:
         """Reads what follows the scheme.
 
         Raises:
-            InvalidReference, InvalidDigest: a part is empty, or no digest.
+            InvalidSource, InvalidDigest: a part is empty, or no digest.
         """
         before, at, pinned = text.rpartition("@")
         digest = Digest.parse(pinned) if at and ":" in pinned else None
         path, colon, tag = (before if digest else text).partition(":")
         if not path or (colon and not tag):
-            raise InvalidReference(text, f"an empty part in an {scheme}: source")
+            raise InvalidSource(text, f"an empty part in an {scheme}: source")
         if digest and tag:
-            raise InvalidReference(text, f"tag and digest in an {scheme}: source, which takes one of them")
+            raise InvalidSource(text, f"tag and digest in an {scheme}: source, which takes one of them")
         return cls(scheme, path, tag or None, digest)
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ class _Layout:
             advice = f"It has {', '.join(names)}" if names else "None of its images has a tag"
             raise NotFound(f"tag {tag!r}" if tag else "image", self._files.name, advice)
         if tag is None and len(names) > 1:
-            raise InvalidReference(str(self._reference), f"several images, choose one of {', '.join(names)}")
+            raise InvalidSource(str(self._reference), f"several images, choose one of {', '.join(names)}")
         return found
 
     def _check_version(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastpull.errors import InvalidReference
+from fastpull.errors import InvalidSource
 from fastpull.oci.reference import Reference
 from fastpull.sources.archive import Archive, open_archive
 from fastpull.sources.archives import Archives
@@ -44,7 +44,7 @@ class Opener:
         """Reads ``REF`` or one of `KINDS`; nothing is opened or asked yet.
 
         Raises:
-            InvalidReference, InvalidDigest: it is none of these.
+            InvalidSource, InvalidDigest: it is none of these.
         """
         scheme, colon, rest = text.partition(":")
         match scheme if colon else "":
@@ -65,7 +65,7 @@ class Opener:
             case "containers-storage":
                 return self._exported(text, rest, export_from_podman)
         if (colon and scheme == "dir") or "://" in text:
-            raise InvalidReference(text, f"unknown kind of source (there are {', '.join(KINDS)})")
+            raise InvalidSource(text, f"unknown kind of source (there are {', '.join(KINDS)})")
         return self.registry(Reference.parse(text))
 
     def _use_file(self, name: str, path: str) -> AbstractAsyncContextManager[Archive]:
@@ -83,7 +83,7 @@ class Opener:
                 image
             )  # also an id looks like a repository; nothing else becomes part of a path or a command
         elif not image.removeprefix("sha256:").isalnum():
-            raise InvalidReference(name, "no image id")
+            raise InvalidSource(name, "no image id")
 
         def use(anew: bool) -> AbstractAsyncContextManager[Archive]:
             return self.archives.use(name, lambda: export(name, image, self.desk), anew=anew)

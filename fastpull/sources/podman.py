@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _MAX_COMPLAINT = 64 << 10
+_CLEANUP_SECONDS = 2.0
 
 
 async def export_from_podman(name: str, image: str, desk: Desk) -> Archive:
@@ -76,11 +77,14 @@ async def _start_podman(*arguments: str) -> asyncio.subprocess.Process:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a program that nobody waits for any more, and what it still wants to say."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+    """Ends a program that nobody waits for any more; it may clean up for a moment."""
+    for stop in (process.terminate, process.kill):
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                stop()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLEANUP_SECONDS):
+                    await process.wait()
 
 
 async def _drained(stream: asyncio.StreamReader | None) -> bytes:

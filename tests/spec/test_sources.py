@@ -31,6 +31,7 @@ from fastpull.errors import (
     DigestMismatch,
     FastpullError,
     InvalidReference,
+    InvalidSource,
     LimitExceeded,
     MalformedDocument,
     NotFound,
@@ -205,7 +206,7 @@ async def test_a_layout_by_umoci(reference: str, settings: Settings, tmp_path: P
     await pull(f"oci:{tmp_path}/layout:v2", settings, tmp_path / "out")
     program("tar", "-C", tmp_path / "layout", "-cf", tmp_path / "layout.tar", ".")
     await pull(f"oci-archive:{tmp_path}/layout.tar:v2", settings, tmp_path / "archived")
-    await refused(InvalidReference, f"oci-archive:{tmp_path}/layout.tar", settings, tmp_path / "none")
+    await refused(InvalidSource, f"oci-archive:{tmp_path}/layout.tar", settings, tmp_path / "none")
 
 
 # --- compressed
@@ -502,7 +503,7 @@ async def test_what_is_no_file_is_refused(settings: Settings, tmp_path: Path) ->
 async def test_of_several_images_one_has_to_be_chosen(settings: Settings, tmp_path: Path) -> None:
     members, entry = parts()
     (tmp_path / "image.tar").write_bytes(with_manifest(members, entry, {**entry, "RepoTags": ["other:v2", "!"]}))
-    error = await refused(InvalidReference, f"docker-archive:{tmp_path}/image.tar", settings, tmp_path / "out")
+    error = await refused(InvalidSource, f"docker-archive:{tmp_path}/image.tar", settings, tmp_path / "out")
     assert "app:v1, other:v2" in str(error)
     await pull(f"docker-archive:{tmp_path}/image.tar:other:v2", settings, tmp_path / "other")
     await pull(f"docker-archive:{tmp_path}/image.tar:@1", settings, tmp_path / "number")

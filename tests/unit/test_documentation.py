@@ -106,3 +106,13 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     page = (ROOT / "docs/configuration.md").read_text()
     expected = "\n".join(lines)
     assert expected in page, f"the table in docs/configuration.md has to be:\n{expected}"
+
+
+def test_the_configuration_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    found = blocks(ROOT / "docs/configuration.md", "toml")
+    assert found
+    for number, block in enumerate(found):
+        path = tmp_path / f"{number}/fastpull/config.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(block)
+        fastpull.Settings.load({"XDG_CONFIG_HOME": str(path.parents[1])})
