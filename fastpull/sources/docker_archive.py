@@ -148,7 +148,12 @@ class DockerArchiveSource:
 
 
 def _read_image(archive: Archive, name: str, wanted: str, is_stopped: Callable[[], bool]) -> _Stored:
-    with archive.open("manifest.json") as extent:
+    try:
+        manifest_json = archive.open("manifest.json")
+    except NotFound as error:
+        advice = "It is no docker archive; an OCI layout in a tar is read by oci-archive:"
+        raise NotFound("member 'manifest.json'", error.where, advice) from None
+    with manifest_json as extent:
         images = JsonDocument.parse_list(extent.document(), f"manifest.json of {name}")
     entry = _choose(images, name, wanted)
     config_name, layer_names = entry.text("Config"), entry.texts("Layers")

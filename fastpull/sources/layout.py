@@ -145,7 +145,12 @@ class _Layout:
 
     def _check_version(self) -> None:
         subject = f"oci-layout of {self._files.name}"
-        version = JsonDocument.parse(self._read("oci-layout"), subject).text("imageLayoutVersion")
+        try:
+            body = self._read("oci-layout")
+        except NotFound as error:
+            advice = "It is no OCI layout; what docker save writes is read by docker-archive:"
+            raise NotFound("file 'oci-layout'", error.where, advice) from None
+        version = JsonDocument.parse(body, subject).text("imageLayoutVersion")
         if not version.startswith("1."):
             raise MalformedDocument(subject, f"a layout of version {version}")
 

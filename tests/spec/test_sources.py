@@ -472,6 +472,15 @@ async def test_a_hostile_docker_archive_is_refused(case: str, settings: Settings
     assert "image.tar" in str(error)
 
 
+async def test_each_kind_of_archive_names_the_other(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "docker.tar").write_bytes(docker_archive())
+    error = await refused(NotFound, f"oci-archive:{tmp_path}/docker.tar", settings, tmp_path / "out")
+    assert "docker-archive:" in str(error)
+    (tmp_path / "oci.tar").write_bytes(tar_of([member("oci-layout", b'{"imageLayoutVersion": "1.0.0"}')]))
+    error = await refused(NotFound, f"docker-archive:{tmp_path}/oci.tar", settings, tmp_path / "out")
+    assert "oci-archive:" in str(error)
+
+
 async def test_a_sparse_member_is_refused(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "holes").write_bytes(b"x")
     os.truncate(tmp_path / "holes", 10 << 20)
