@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import Limits, Settings, parse_age, parse_size
+    from fastpull.config import LIMITS, SETTINGS, Effective, Limits, Setting, Settings, effective_settings
     from fastpull.engine import PullReport
     from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
@@ -42,10 +42,13 @@ if TYPE_CHECKING:
     from fastpull.sinks.tar import Tar
     from fastpull.trace import Trace
     from fastpull.tracefile import TraceFile
+    from fastpull.values import parse_age, parse_size
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "LIMITS": "fastpull.config",
+    "SETTINGS": "fastpull.config",
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.care",
@@ -53,6 +56,7 @@ _HOMES = {
     "Descriptor": "fastpull.oci.descriptor",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
+    "Effective": "fastpull.config",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
     "Layer": "fastpull.oci.image",
@@ -62,6 +66,7 @@ _HOMES = {
     "PullReport": "fastpull.engine",
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.care",
+    "Setting": "fastpull.config",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
@@ -75,13 +80,16 @@ _HOMES = {
     "Usage": "fastpull.cache.care",
     "Verified": "fastpull.cache.care",
     "WarmReport": "fastpull.client",
-    "parse_age": "fastpull.config",
-    "parse_size": "fastpull.config",
+    "effective_settings": "fastpull.config",
+    "parse_age": "fastpull.values",
+    "parse_size": "fastpull.values",
     "pull": "fastpull.client",
     "sink_for": "fastpull.sinks.choose",
 }
 
 __all__ = [
+    "LIMITS",
+    "SETTINGS",
     "Bottleneck",
     "Cache",
     "CachedImage",
@@ -89,6 +97,7 @@ __all__ = [
     "Descriptor",
     "Digest",
     "Directory",
+    "Effective",
     "Image",
     "ImageConfig",
     "Layer",
@@ -98,6 +107,7 @@ __all__ = [
     "PullReport",
     "Reference",
     "Removed",
+    "Setting",
     "Settings",
     "Sink",
     "SinkReport",
@@ -112,6 +122,7 @@ __all__ = [
     "Verified",
     "WarmReport",
     "__version__",
+    "effective_settings",
     "parse_age",
     "parse_size",
     "pull",
