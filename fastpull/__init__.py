@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fastpull.cache.pins import Holder
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import Limits, Settings, parse_age, parse_size
+    from fastpull.config import LIMITS, SETTINGS, Effective, Limits, Setting, Settings, effective_settings
     from fastpull.engine import PullReport
     from fastpull.importer import Importer
     from fastpull.meter import StageTime
@@ -47,10 +47,13 @@ if TYPE_CHECKING:
     from fastpull.sinks.tar import Tar
     from fastpull.trace import Trace
     from fastpull.tracefile import TraceFile
+    from fastpull.values import parse_age, parse_size
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "LIMITS": "fastpull.config",
+    "SETTINGS": "fastpull.config",
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.findings",
@@ -58,6 +61,7 @@ _HOMES = {
     "Descriptor": "fastpull.oci.descriptor",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
+    "Effective": "fastpull.config",
     "FinishedImage": "fastpull.cache.images",
     "Holder": "fastpull.cache.pins",
     "Image": "fastpull.oci.image",
@@ -73,6 +77,7 @@ _HOMES = {
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.findings",
     "RemovedImage": "fastpull.cache.findings",
+    "Setting": "fastpull.config",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
@@ -86,13 +91,16 @@ _HOMES = {
     "Usage": "fastpull.cache.findings",
     "Verified": "fastpull.cache.findings",
     "WarmReport": "fastpull.client",
-    "parse_age": "fastpull.config",
-    "parse_size": "fastpull.config",
+    "effective_settings": "fastpull.config",
+    "parse_age": "fastpull.values",
+    "parse_size": "fastpull.values",
     "pull": "fastpull.client",
     "sink_for": "fastpull.sinks.choose",
 }
 
 __all__ = [
+    "LIMITS",
+    "SETTINGS",
     "Bottleneck",
     "Cache",
     "CachedImage",
@@ -100,6 +108,7 @@ __all__ = [
     "Descriptor",
     "Digest",
     "Directory",
+    "Effective",
     "FinishedImage",
     "Holder",
     "Image",
@@ -115,6 +124,7 @@ __all__ = [
     "Reference",
     "Removed",
     "RemovedImage",
+    "Setting",
     "Settings",
     "Sink",
     "SinkReport",
@@ -129,6 +139,7 @@ __all__ = [
     "Verified",
     "WarmReport",
     "__version__",
+    "effective_settings",
     "parse_age",
     "parse_size",
     "pull",

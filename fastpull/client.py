@@ -31,7 +31,8 @@ from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
 from fastpull.sinks.squashfs.recipe import Recipe
-from fastpull.sources.open import open_source
+from fastpull.sources.desk import Desk
+from fastpull.sources.open import Opener
 from fastpull.sources.registry import Means, RegistrySource
 from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, task_group
 from fastpull.trace import Stage
@@ -120,7 +121,9 @@ class Client:
             self._registries_conf = await in_thread(files, load_registries_conf, settings.registries_conf)
             self._policy = await in_thread(files, load_policy, settings.policy)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
-            self._means = Means(store, files, budget, settings.sync, self._on_event)
+            self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
+            stack.callback(self._opener.archives.close)
+            self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
             self._finisher = Finisher(Images(store.files), files, self._on_event)
             self._files, self._crew = files, (workers, helpers, Turns(layers), budget)
             self._exit = stack.pop_all()
@@ -133,7 +136,8 @@ class Client:
         """Finds out what a source is now.
 
         Args:
-            source: ``REF``, ``docker://REF`` or ``oci:DIR[:TAG|@DIGEST]``.
+            source: ``REF``, ``docker://REF``, ``oci:DIR[:TAG|@DIGEST]``, ``oci-archive:FILE[:TAG|@DIGEST]``,
+                ``docker-archive:FILE[:REF|:@NUMBER]``, ``docker-daemon:REF`` or ``containers-storage:REF``.
             platform: ``os/architecture[/variant]``, by default this machine's.
 
         Raises:
@@ -343,7 +347,7 @@ class Client:
         self._policy.check(self._source(source).identity)
 
     def _source(self, text: str) -> Source:
-        return open_source(text, self._registry_source)
+        return self._opener.open(text)
 
     def _registry_source(self, text: str) -> Source:
         reference = self._registries_conf.qualified(text)

@@ -1,24 +1,127 @@
-"""Settings: defaults, then ``FASTPULL_*`` from the environment, then what the caller says."""
+"""Settings: defaults, then configuration files, then ``FASTPULL_*`` from the environment, then what the caller says.
+
+The fields of `Settings` and `Limits` are the one table of all settings: names in TOML and in the environment, flags,
+help and documentation are made from it. A new setting is a new field.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from fastpull.configfile import read_config_file
 from fastpull.errors import InvalidSetting
+from fastpull.values import parse_count, parse_path, parse_size, parse_switch, show_size, show_switch
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", re.IGNORECASE)
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+SITE_FILE = "/etc/fastpull/config.toml"
+"""What a site's administrators say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values a setting may have.
+
+    Attributes:
+        metavar: in the help of its flag; empty for a switch.
+        read: makes the value of a text.
+        show: makes a text of the value, which `read` understands.
+        types: that a value may have in TOML, beside text.
+    """
+
+    metavar: str
+    read: Callable[[str], Any]
+    show: Callable[[Any], str] = str
+    types: tuple[type, ...] = ()
+
+    @classmethod
+    def choice(cls, *words: str) -> Self:
+        """One of a few words."""
+
+        def read(text: str) -> str:
+            if text not in words:
+                raise InvalidSetting(text, f"none of {', '.join(words)}")
+            return text
+
+        return cls(f"{{{','.join(words)}}}", read)
+
+
+COUNT = Kind("N", parse_count, types=(int,))
+SIZE = Kind("SIZE", parse_size, show_size, types=(int,))
+SWITCH = Kind("", parse_switch, show_switch, types=(bool,))
+FOLDER = Kind("DIR", parse_path)
+FILE = Kind("FILE", parse_path, lambda path: path or "")
+COMPRESSION = Kind("NAME[:LEVEL]", str)
+PULL_POLICY = Kind.choice("always", "newer", "missing", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table of settings.
+
+    Attributes:
+        name: in TOML, in `Settings`, and with ``FASTPULL_`` before it in the environment.
+        kind: of its values.
+        text: what it is, in a few words that may follow its name.
+        default: what it is where nobody says anything.
+        shown_default: the same for people.
+    """
+
+    name: str
+    kind: Kind
+    text: str
+    default: Callable[[Mapping[str, str]], Any]
+    shown_default: str
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"FASTPULL_{self.name.upper()}"
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def read(self, value: Any) -> Any:
+        """The value that a text, or a value of TOML, stands for.
+
+        Raises:
+            InvalidSetting: it stands for none.
+        """
+        if not isinstance(value, str) and type(value) not in self.kind.types:  # a bool would be an int, too
+            raise InvalidSetting(str(value), f"{self.name}: a value of the wrong type")
+        try:
+            return self.kind.read(str(value))
+        except InvalidSetting as error:
+            raise InvalidSetting(error.given, f"{self.name}: {error.reason}") from None
+
+
+def _setting(
+    kind: Kind,
+    text: str,
+    *,
+    default: Any = None,
+    derive: Callable[[Mapping[str, str]], Any] | None = None,
+    of: str = "",
+) -> Any:
+    """A field that is a setting.
+
+    Args:
+        kind: of its values.
+        text: see `Setting`.
+        default: its value where nobody says anything.
+        derive: makes that value of the environment, in place of ``default``.
+        of: tells what ``derive`` does, or what there is in place of no value.
+    """
+    metadata = {"kind": kind, "text": text, "derive": derive or (lambda _: default), "shown": of or kind.show(default)}
+    return field(metadata=metadata) if derive else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much an image may take before it is refused; each has a setting: ``FASTPULL_MAX_ENTRIES``.
+    """How much an image may take before it is refused; each is a setting.
 
     What no setting raises stands in docs/threat-model.md, with these.
 
@@ -32,11 +135,11 @@ class Limits:
             without ``--long``.
     """
 
-    max_layer_size: int = 256 << 30
-    max_image_size: int = 512 << 30
-    max_entries: int = 4_000_000
-    max_ratio: int = 200
-    max_zstd_window: int = 128 << 20
+    max_layer_size: int = _setting(SIZE, "a layer, uncompressed", default=256 << 30)
+    max_image_size: int = _setting(SIZE, "all layers together, uncompressed", default=512 << 30)
+    max_entries: int = _setting(COUNT, "entries of all layers together", default=4_000_000)
+    max_ratio: int = _setting(COUNT, "uncompressed bytes for a byte of a blob, in a layer of more than 1G", default=200)
+    max_zstd_window: int = _setting(SIZE, "memory that a zstd layer may ask for", default=128 << 20)
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -47,44 +150,79 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+def _default_cache(environment: Mapping[str, str]) -> str:
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "fastpull")
+
+
+def user_file(environment: Mapping[str, str]) -> str:
+    """The user's configuration file. Spec: XDG Base Directory Specification."""
+    base = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "fastpull", "config.toml")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a client works.
 
     Attributes:
-        cache: directory of the cache. ``FASTPULL_CACHE``; by default ``$XDG_CACHE_HOME/fastpull`` or
-            ``~/.cache/fastpull``.
-        workers: layers that are unpacked side by side. ``FASTPULL_WORKERS``; by default as many as there are cores to
-            be had.
-        memory: bytes for all buffers together. ``FASTPULL_MEMORY``; by default 192 MiB.
-        connections: to one host, at most. ``FASTPULL_CONNECTIONS``; by default 16.
-        insecure: registries may speak plain http or have certificates that nobody vouches for. ``FASTPULL_INSECURE``.
-        sync: cache and output are on their disks before they appear. ``FASTPULL_SYNC``.
-        keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again.
-            ``FASTPULL_KEEP_IMAGES``; by default they do not, since they take as much space as the blobs.
+        cache: directory of the cache.
+        workers: layers that are unpacked side by side.
+        memory: bytes for all buffers together.
+        connections: to one host, at most.
+        insecure: registries may speak plain http or have certificates that nobody vouches for.
+        sync: cache and output are on their disks before they appear.
+        pull: whether to ask the registry what a tag means now: ``always``; ``newer``, where a failure does not matter
+            if the cache has the image; only if that is ``missing`` in the cache; or ``never``.
+        keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again. By default
+            they do not, since they take as much space as the blobs.
         share_images: trust finished squashfs files that others have made who may write to the cache. No digest tells
-            whether such a file is what its name says. ``FASTPULL_SHARE_IMAGES``; by default each user has their own.
-        compression: of squashfs files, where nothing else is asked for. ``FASTPULL_COMPRESSION``; by default
-            ``zstd:1``.
-        block_size: of squashfs files, likewise, in bytes. ``FASTPULL_BLOCK_SIZE``; by default 128 KiB.
+            whether such a file is what its name says. By default each user has their own.
+        compression: of squashfs files, where nothing else is asked for.
+        block_size: of squashfs files, likewise, in bytes.
+        registries_conf: the one ``registries.conf`` to read; by default those of the usual places.
+        policy: the ``policy.json`` to keep to; by default the user's, or else the system's.
         limits: how much an image may take.
-        registries_conf: the one ``registries.conf`` to read. ``FASTPULL_REGISTRIES_CONF``; by default the usual places.
-        policy: the ``policy.json`` to keep to. ``FASTPULL_POLICY``; by default the user's, or else the system's.
     """
 
-    cache: str
-    workers: int
-    memory: int = 192 << 20
-    connections: int = 16
-    insecure: bool = False
-    sync: bool = False
-    keep_images: bool = False
-    share_images: bool = False
-    compression: str = "zstd:1"
-    block_size: int = 128 << 10
+    cache: str = _setting(
+        FOLDER, "directory of the cache", derive=_default_cache, of="$XDG_CACHE_HOME/fastpull, or ~/.cache/fastpull"
+    )
+    workers: int = _setting(
+        COUNT, "layers unpacked side by side", derive=lambda _: available_cores(), of="one per available core"
+    )
+    memory: int = _setting(SIZE, "memory for all buffers together", default=192 << 20)
+    connections: int = _setting(COUNT, "connections to one host, at most", default=16)
+    insecure: bool = _setting(
+        SWITCH,
+        "accept unverified certificates and plain http; loopback addresses may always speak http",
+        default=False,
+    )
+    sync: bool = _setting(SWITCH, "have cache and output on their disks before they appear", default=False)
+    pull: str = _setting(PULL_POLICY, "when to ask the registry what a tag means, and not the cache", default="always")
+    keep_images: bool = _setting(SWITCH, "keep squashfs images that are pulled in the cache, too", default=False)
+    share_images: bool = _setting(
+        SWITCH, "trust finished squashfs images of whoever else may write to the cache", default=False
+    )
+    compression: str = _setting(
+        COMPRESSION,
+        "of squashfs images: zstd[:1-22], gzip[:1-9], lz4, xz, or none for files as they are",
+        default="zstd:1",
+    )
+    block_size: int = _setting(SIZE, "of squashfs images, from 4K to 1M", default=128 << 10)
+    registries_conf: str | None = _setting(
+        FILE,
+        "of mirrors, blocked names and aliases: containers' own registries.conf",
+        default=None,
+        of="where podman and skopeo have it",
+    )
+    policy: str | None = _setting(
+        FILE,
+        "of what may be pulled: containers' own policy.json",
+        default=None,
+        of="where podman and skopeo have it",
+    )
     limits: Limits = DEFAULT_LIMITS
-    registries_conf: str | None = None
-    policy: str | None = None
 
     def __post_init__(self) -> None:
         if not self.cache:
@@ -101,86 +239,84 @@ class Settings:
         """Makes the settings of this process.
 
         Args:
-            environment: with ``FASTPULL_*``.
+            environment: with ``FASTPULL_*``, and where the user's configuration file is.
             given: what counts above all, as values or as text; None for what was not given. Limits have the names that
                 they have in `Limits`.
 
         Raises:
-            InvalidSetting: a value is out of its range, or cannot be read.
+            InvalidSetting: a value is out of its range, or cannot be read; a configuration file has an unknown name.
         """
-        base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        found: dict[str, Any] = {"cache": os.path.join(base, "fastpull"), "workers": available_cores()}
-        found.update({name: environment.get(f"FASTPULL_{name.upper()}") or found.get(name) for name in _READERS})
-        found.update({name: value for name, value in given.items() if value is not None})
-        read = {name: _read(name, value) for name, value in found.items() if value is not None}
-        limits = {name: read.pop(name) for name in _LIMITS if name in read}
-        if limits:
-            read["limits"] = Limits(**limits)
-        return cls(**read)
+        values = {one.setting.name: one.value for one in effective_settings(environment, **given)}
+        for group, kind in _GROUPS.items():
+            values[group] = kind(**{name: values.pop(name) for name in _table(kind)})
+        return cls(**values)
 
 
-def _read(name: str, value: Any) -> Any:
+def _table(of: type) -> dict[str, Setting]:
+    return {
+        one.name: Setting(
+            one.name, one.metadata["kind"], one.metadata["text"], one.metadata["derive"], one.metadata["shown"]
+        )
+        for one in fields(of)
+        if one.metadata
+    }
+
+
+_GROUPS: Mapping[str, type] = {"limits": Limits}
+"""Fields of `Settings` that are tables of settings themselves; their settings stand beside the others."""
+
+SETTINGS: Mapping[str, Setting] = {
+    name: setting for of in (Settings, *_GROUPS.values()) for name, setting in _table(of).items()
+}
+"""All settings, by name."""
+
+LIMITS: tuple[str, ...] = tuple(_table(Limits))
+"""The names of those that limit what an image may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What a setting is, and why.
+
+    Attributes:
+        setting: which.
+        value: that counts.
+        origin: who said so: ``default``, ``FILE:LINE``, a variable's name or ``argument``.
+    """
+
+    setting: Setting
+    value: Any
+    origin: str
+
+
+def effective_settings(environment: Mapping[str, str] = os.environ, /, **given: Any) -> tuple[Effective, ...]:
+    """What each setting of this process is, and where it comes from; arguments and errors as for `Settings.load`."""
+    if unknown := given.keys() - SETTINGS.keys():
+        raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
+    found = {name: Effective(one, one.default(environment), "default") for name, one in SETTINGS.items()}
+    for path in (SITE_FILE, user_file(environment)):
+        for name, one in read_config_file(path, SETTINGS).items():
+            found[name] = _from_file(SETTINGS[name], one.value, one.place)
+    for name, setting in SETTINGS.items():
+        if text := environment.get(setting.variable):
+            found[name] = Effective(setting, setting.read(text), setting.variable)
+    for name, value in given.items():
+        if value is not None:
+            setting = SETTINGS[name]
+            found[name] = Effective(setting, setting.read(value) if isinstance(value, str) else value, "argument")
+    return tuple(found.values())
+
+
+def _from_file(setting: Setting, value: Any, place: str) -> Effective:
     try:
-        return _READERS[name](value) if isinstance(value, str) else value
+        read = setting.read(value)
     except InvalidSetting as error:
-        raise InvalidSetting(error.given, f"{name}: {error.reason}") from None
-
-
-def parse_count(text: str) -> int:
-    """Reads a whole number above zero."""
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise InvalidSetting(text, "not a whole number above zero")
-    return int(text)
-
-
-def parse_size(text: str) -> int:
-    """Reads a size such as ``300M`` or ``1.5GiB``; units are powers of 1024."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise InvalidSetting(text, "not a size, such as 300M or 1.5G")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
-def parse_age(text: str) -> float:
-    """Reads a time span such as ``12h`` or ``30d``, in seconds."""
-    match = _AGE.fullmatch(text.strip())
-    if match is None:
-        raise InvalidSetting(text, "not an age, such as 12h or 30d")
-    return float(match[1]) * _AGES[match[2].lower()]
-
-
-def parse_switch(text: str) -> bool:
-    """Reads ``1``, ``true``, ``yes``, ``on`` or their opposites."""
-    lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "no", "off"):
-        return False
-    raise InvalidSetting(text, "neither yes nor no")
-
-
-_LIMITS: dict[str, Callable[[str], Any]] = {
-    "max_layer_size": parse_size,
-    "max_image_size": parse_size,
-    "max_entries": parse_count,
-    "max_ratio": parse_count,
-    "max_zstd_window": parse_size,
-}
-_READERS: dict[str, Callable[[str], Any]] = {
-    **_LIMITS,
-    "cache": str,
-    "registries_conf": str,
-    "policy": str,
-    "workers": parse_count,
-    "memory": parse_size,
-    "connections": parse_count,
-    "insecure": parse_switch,
-    "sync": parse_switch,
-    "keep_images": parse_switch,
-    "share_images": parse_switch,
-    "compression": str,
-    "block_size": parse_size,
-}
+        raise InvalidSetting(error.given, f"{place}: {error.reason}") from None
+    if setting.kind.read is parse_path and not os.path.isabs(read):
+        raise InvalidSetting(
+            str(value), f"{place}: {setting.name}: in a file a path has to be absolute, or begin with ~"
+        )
+    return Effective(setting, read, place)
 
 
 def available_cores() -> int:

@@ -22,6 +22,12 @@ class Aborted(Exception):
     """Told to a thread that waits for something that will not come, because its pull has ended."""
 
 
+def check_stopped(is_stopped: Callable[[], bool]) -> None:
+    """Raises Aborted where it is time to give up."""
+    if is_stopped():
+        raise Aborted
+
+
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     """A task group whose failure is the first error that broke it, and not a group of one."""

@@ -3,8 +3,8 @@
 # they are named, and the tests that need them are skipped.
 packages=""
 for pair in buildah:buildah debootstrap:debootstrap docker-registry:docker-registry mkfs.ext4:e2fsprogs \
-    mkfs.xfs:xfsprogs mksquashfs:squashfs-tools nginx:nginx-light openssl:openssl skopeo:skopeo squashfuse:squashfuse \
-    strace:strace tar:tar tar2sqfs:squashfs-tools-ng umoci:umoci; do
+    mkfs.xfs:xfsprogs mksquashfs:squashfs-tools nginx:nginx-light openssl:openssl podman:podman skopeo:skopeo \
+    squashfuse:squashfuse strace:strace tar:tar tar2sqfs:squashfs-tools-ng umoci:umoci; do
     command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || packages="$packages ${pair#*:}"
 done
 [ -z "$packages" ] && exit 0

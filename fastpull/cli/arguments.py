@@ -6,45 +6,34 @@ import argparse
 
 import fastpull
 
-SOURCE_HELP = "REF or docker://REF (also enroot's REGISTRY#IMAGE), or oci:DIR[:TAG|@DIGEST]"
+SOURCE_HELP = (
+    "REF or docker://REF (also enroot's REGISTRY#IMAGE), oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG|@DIGEST], "
+    "docker-archive:FILE[:REF|:@NUMBER], docker-daemon:REF or containers-storage:REF"
+)
 
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     """What every verb takes that talks to sources."""
-    add_cache_argument(parser)
+    add_settings(parser, "cache")
     parser.add_argument("--platform", metavar="OS/ARCH[/VARIANT]", help="of the image; by default this machine's")
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        default=None,
-        help="accept unverified certificates and plain http; loopback addresses may always speak http",
-    )
-    parser.add_argument("--registries-conf", metavar="FILE", help="of mirrors and blocked names (containers' own)")
-    parser.add_argument("--policy", metavar="FILE", help="of what may be pulled, a policy.json (containers' own)")
-    parser.add_argument("--connections", metavar="N", help="at most so many to one host (16)")
-    parser.add_argument("--memory", metavar="SIZE", help="for all buffers together, such as 300M (192M)")
-    parser.add_argument("--workers", metavar="N", help="layers unpacked side by side (one per available core)")
+    add_settings(parser, "pull", "insecure", "registries_conf", "policy", "connections", "memory", "workers")
 
 
-def add_cache_argument(parser: argparse.ArgumentParser) -> None:
-    """Where the cache is."""
-    parser.add_argument("--cache", metavar="DIR", help="FASTPULL_CACHE, or ~/.cache/fastpull")
-
-
-_LIMITS = {
-    "max_layer_size": ("SIZE", "of a layer, uncompressed (256G)"),
-    "max_image_size": ("SIZE", "of all layers together, uncompressed (512G)"),
-    "max_entries": ("N", "of all layers together (4000000)"),
-    "max_ratio": ("N", "uncompressed bytes for a byte of a blob, in a layer of more than 1G (200)"),
-    "max_zstd_window": ("SIZE", "of memory that a zstd layer may ask for (128M)"),
-}
+def add_settings(parser: argparse._ActionsContainer, *names: str) -> None:
+    """Settings as flags, with what the table of settings says of them."""
+    for name in names:
+        setting = fastpull.SETTINGS[name]
+        text = f"{setting.text} ({setting.shown_default})".replace("%", "%%")
+        if setting.kind.metavar:
+            parser.add_argument(setting.flag, dest=name, metavar=setting.kind.metavar, help=text)
+        else:
+            parser.add_argument(setting.flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
 
 
 def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     """How much an image may take."""
     limits = parser.add_argument_group("limits", "an image that takes more is refused")
-    for name, (metavar, text) in _LIMITS.items():
-        limits.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    add_settings(limits, *fastpull.LIMITS)
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,17 +44,11 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="tell of retries and of each layer, too")
 
 
+def given_settings(options: argparse.Namespace) -> dict[str, object]:
+    """What the command line says of settings; None for what it does not say."""
+    return {name: getattr(options, name, None) for name in fastpull.SETTINGS}
+
+
 def settings_of(options: argparse.Namespace) -> fastpull.Settings:
-    """The settings that command line and environment make together."""
-    names = (
-        "cache",
-        "workers",
-        "memory",
-        "connections",
-        "insecure",
-        "sync",
-        "keep_images",
-        "registries_conf",
-        "policy",
-    )
-    return fastpull.Settings.load(**{name: getattr(options, name, None) for name in (*names, *_LIMITS)})
+    """The settings that command line, environment and configuration files make together."""
+    return fastpull.Settings.load(**given_settings(options))

@@ -72,9 +72,10 @@ class Platform:
         return cls.normalised("linux", host_platform.machine())
 
     @property
-    def explicit(self) -> Self:
-        """The same platform, with the variant that is meant where none was named."""
-        return replace(self, variant=self.variant or _DEFAULT_VARIANTS.get(self.architecture))
+    def canonical(self) -> Self:
+        """The same platform in the one spelling that leaves out a variant which goes without saying."""
+        goes_without_saying = self.variant == _DEFAULT_VARIANTS.get(self.architecture)
+        return replace(self, variant=None) if goes_without_saying else self
 
     def rank(self, offered: Platform) -> int | None:
         """How well an offered platform serves this one.

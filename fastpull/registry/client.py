@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from yarl import URL
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signed URL is no longer good
+_NO_HEAD = frozenset({400, 404, 405, 406, 501})  # of those who do not know the method, or only pretend to
 _MAX_REDIRECTS = 10
 _MAX_CHALLENGES = 2
 
@@ -135,25 +136,34 @@ class RegistryClient:
 
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
-    async def manifest_digest(self, repository: str, version: str) -> Digest | None:
-        """Asks what a tag stands for, without the manifest: registries that count pulls do not count this.
+    async def manifest_digest(self, repository: str, tag: str, *, retry: bool = True) -> Digest | None:
+        """Asks what a tag names now, without fetching it.
+
+        Args:
+            repository: of the tag.
+            tag: that is asked for.
+            retry: whether to ask again after a failure that may pass.
 
         Returns:
-            None if the registry does not say it, for whatever reason; asking for the manifest itself tells.
+            Its digest; None where the registry does not tell, and has to be asked for the manifest.
 
         Raises:
-            TransportError, UnexpectedAnswer: there is no answer.
+            AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
 
         Spec: distribution-spec, Checking if content exists in the registry.
         """
-        url = (await self._base_url()) / "v2" / repository / "manifests" / version
-        async with self._exchange(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as answer:
-            if answer.status != 200:
-                return None
-            try:
-                return Digest.parse(answer.headers.get("Docker-Content-Digest", ""))
-            except InvalidDigest:
-                return None
+
+        async def once() -> Digest | None:
+            url = (await self._base_url()) / "v2" / repository / "manifests" / tag
+            async with self._exchange(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as answer:
+                if answer.status == 200:
+                    return _digest_of(answer)
+                if answer.status in _NO_HEAD:
+                    return None
+                raise await self._refusal(answer, repository, f"manifest {tag!r} of {repository}")
+
+        backoff = self.backoff if retry else replace(self.backoff, attempts=1)
+        return await with_retries(once, self._host, backoff, self.on_retry)
 
     async def blob(self, repository: str, descriptor: Descriptor) -> bytes:
         """Fetches a small blob, such as a config, in one piece; its digest is for the caller to verify.
@@ -242,7 +252,7 @@ class RegistryClient:
 
     @asynccontextmanager
     async def _exchange(
-        self, url: URL, repository: str, headers: Mapping[str, str], method: str = "GET"
+        self, url: URL, repository: str, headers: Mapping[str, str], *, method: str = "GET"
     ) -> AsyncIterator[Answer]:
         """Sends a request, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
         scope = f"repository:{repository}:pull"
@@ -280,6 +290,13 @@ class RegistryClient:
         if answer.status in _REDIRECTS:
             return UnexpectedAnswer(shown(answer.url), f"more than {_MAX_REDIRECTS} redirects", answer.status)
         return UnexpectedAnswer(shown(answer.url), await answer.complaint() or "no explanation", answer.status)
+
+
+def _digest_of(answer: Answer) -> Digest | None:
+    try:
+        return Digest.parse(answer.headers.get("Docker-Content-Digest", ""))
+    except InvalidDigest:
+        return None
 
 
 def _redirected(answer: Answer) -> URL:

@@ -62,10 +62,10 @@ class Endpoint:
         async with self._in_time():
             return await self.client.manifest(self.repository, version)
 
-    async def manifest_digest(self, version: str) -> Digest | None:
+    async def manifest_digest(self, version: str, *, retry: bool) -> Digest | None:
         """As `RegistryClient.manifest_digest`."""
         async with self._in_time():
-            return await self.client.manifest_digest(self.repository, version)
+            return await self.client.manifest_digest(self.repository, version, retry=retry)
 
     async def blob(self, descriptor: Descriptor) -> bytes:
         """As `RegistryClient.blob`."""

@@ -89,7 +89,7 @@ class Concurrency(Campaign):
         for number in range(self._processes):
             (folder / str(number)).mkdir()
             form = choose.choice(sorted(FORMS))
-            keep = choose.choice([(), ("--keep-image",)]) if form == "squashfs" else ()
+            keep = choose.choice([(), ("--keep-images",)]) if form == "squashfs" else ()
             outputs.append(folder / str(number) / FORMS[form])
             processes.append(await start("pull", self._subject.reference, "-o", outputs[-1], *keep, cache=cache))
         endings = [asyncio.create_task(end(process, 200)) for process in processes]

@@ -39,14 +39,14 @@ async def test_a_death_leaves_the_image_or_nothing(
     inner = Path(settings.cache, "v1")
     path = place.format(images=inner / "images/sha256", locks=inner / "locks", name=expected.stem)
     under = ("strace", "-f", "-qq", "-o", "/dev/null", "-P", path, "-e", f"trace={calls}")
-    arguments = ("pull", reference, "-o", output, "--keep-image", "--sync")
+    arguments = ("pull", reference, "-o", output, "--keep-images", "--sync")
     died = await run(*arguments, cache=settings.cache, under=(*under, f"--inject={calls}:signal=SIGKILL"))
     assert (died.code, output.exists()) == (-9, False), died.err
     assert fastpull.Cache(settings.cache).verify(dry_run=True).is_sound
     again = await run("pull", reference, "-o", output, cache=settings.cache)
     assert again.code == 0, again.err
     assert output.read_bytes() == expected.read_bytes()
-    kept = await run("pull", reference, "-o", output, "--keep-image", "--force", cache=settings.cache)
+    kept = await run("pull", reference, "-o", output, "--keep-images", "--force", cache=settings.cache)
     assert kept.code == 0, kept.err
     images = [name for name in os.listdir(inner / "images/sha256") if "fastpull" not in name]
     assert sorted(images) == [f"{expected.stem}.sqsh", f"{expected.stem}.sqsh.seal"]

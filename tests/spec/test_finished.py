@@ -300,7 +300,7 @@ async def test_the_image_of_another_user_is_used_only_by_who_trusts_them(
         ended = await run(
             "pull",
             reference,
-            "--keep-image",
+            "--keep-images",
             "-o",
             outputs / f"{name}.sqsh",
             cache=str(cache),
@@ -518,7 +518,7 @@ async def test_the_command_tells_where_an_image_came_from(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
-    first = await run("pull", reference, "-o", tmp_path / "1.sqsh", "--keep-image", cache=settings.cache)
+    first = await run("pull", reference, "-o", tmp_path / "1.sqsh", "--keep-images", cache=settings.cache)
     assert first.code == 0, first.err
     second = await run("pull", reference, "-o", tmp_path / "2.sqsh", "--json", cache=settings.cache)
     report = json.loads(second.out.splitlines()[-1])

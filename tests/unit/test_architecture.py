@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ ROOMS = [
     "tarstage",
     "oci",
     "progress",
+    "values",
+    "configfile",
     "config",
     "sitefiles",
     "policy",
@@ -26,8 +29,8 @@ ROOMS = [
     "writing",
     "registry",
     "cache",
-    "sources",
     "layers",
+    "sources",
     "sinks",
     "tracefile",
     "unpack",
@@ -110,6 +113,24 @@ def test_no_module_reads_tar_with_the_library_or_starts_programs() -> None:
             for name in node.names
         }
         assert not names & {"tarfile", "subprocess", "requests"}, path
+
+
+PROGRAMS = {"sources/podman.py": "podman"}
+"""The only modules that start programs, and which; each by a name that no image and no registry chooses."""
+
+
+def test_programs_are_started_in_few_places_and_never_by_a_shell() -> None:
+    for path in modules():
+        called = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        names = {ast.unparse(call.func) for call in called}
+        assert not {
+            name for name in names if re.search(r"shell|os\.(system|popen|exec|spawn|posix_spawn|fork)", name)
+        }, path
+        for call in called:
+            if "subprocess" in ast.unparse(call.func):
+                program = call.args[0]
+                assert isinstance(program, ast.Constant), path
+                assert PROGRAMS.get(str(path.relative_to(ROOT))) == program.value, path
 
 
 def test_every_public_name_loads() -> None:
