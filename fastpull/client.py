@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
+from fastpull.cache.slots import Slots
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.engine import Pull, PullReport, Workshop, warm_image
@@ -17,9 +19,9 @@ from fastpull.errors import FastpullError, OutputError
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
-from fastpull.progress import OnEvent, Resolved, Retrying, ignore
+from fastpull.progress import OnEvent, Resolved, Retrying, Warned, ignore
 from fastpull.registry.client import RegistryClient
-from fastpull.registry.credentials import find_credentials
+from fastpull.registry.keyring import Keyring
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
 from fastpull.sinks.choose import sink_for
@@ -82,6 +84,8 @@ class Client:
         self.settings = settings or Settings.load(cache=None if cache is None else os.fspath(cache))
         self._on_event = on_event
         self._registries: dict[str, RegistryClient] = {}
+        self._keyring = Keyring(self.settings.access, on_warning=self._warn)
+        self._place: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self._exit = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -97,7 +101,9 @@ class Client:
             if settings.workers >= _MANY_CORES:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
             store = await in_thread(files, Store, settings.cache)
-            self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
+            self._transport = await stack.enter_async_context(Transport(settings.access))
+            if settings.site_connections is not None:
+                self._place = Slots(store.slot, settings.site_connections).hold
             self._means = Means(store, files, budget, settings.sync, self._on_event)
             self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event, settings.limits)
             self._exit = stack.pop_all()
@@ -192,17 +198,25 @@ class Client:
     def _registry(self, reference: Reference) -> RegistryClient:
         known = self._registries.get(reference.registry)
         if known is None:
-            may_be_plain = self.settings.insecure or is_loopback(reference.host)
-            known = self._registries[reference.registry] = RegistryClient(
+            name = reference.registry
+            self._keyring.name_registry(name)
+            self._transport.name_host(reference.host, insecure=self.settings.insecure)
+            may_be_plain = self._transport.is_insecure(reference.host) or is_loopback(reference.host)
+            known = self._registries[name] = RegistryClient(
                 self._transport,
-                reference.registry,
+                name,
                 reference.host,
                 schemes=("https", "http") if may_be_plain else ("https",),
-                credentials=find_credentials(reference.registry),
+                keyring=self._keyring,
                 max_connections=self.settings.connections,
                 on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
+                on_warning=partial(self._warn, name),
+                place=self._place,
             )
         return known
+
+    def _warn(self, registry: str, text: str) -> None:
+        self._on_event(Warned(registry, text))
 
 
 def pull(

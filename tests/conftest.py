@@ -43,9 +43,10 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     for name in list(os.environ):
-        ours = name.startswith(("FASTPULL_", "DOCKER_", "XDG_", "ENROOT_")) or name.lower().endswith("_proxy")
-        if ours and name not in _KEPT:
+        ours = name.startswith(("FASTPULL_", "DOCKER_", "XDG_", "ENROOT_", "REGISTRY_", "NETRC"))
+        if (ours or name.lower().endswith("_proxy")) and name not in _KEPT:
             monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))  # /run/containers otherwise, whatever HOME is
 
 
 @pytest.fixture

@@ -234,6 +234,10 @@ class Store:
         """The lock that whoever writes a blob holds."""
         return self._lock(f"{digest.algorithm}-{digest.encoded}")
 
+    def slot(self, number: int) -> FileLock:
+        """The lock of one of the places of `fastpull.cache.slots.Slots`."""
+        return self._lock(f"slot-{number}")
+
     def _lock(self, name: str) -> FileLock:
         return FileLock(os.path.join(self.root, "locks", name), self._mode & 0o666)
 

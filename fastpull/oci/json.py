@@ -72,6 +72,10 @@ class Document:
     def __contains__(self, name: str) -> bool:
         return self._value.get(name) is not None
 
+    def names(self) -> tuple[str, ...]:
+        """The names that the object has, in its order."""
+        return tuple(self._value)
+
     def _get(self, name: str, kind: type, what: str, required: bool) -> Any:
         value = self._value.get(name)
         if value is None:

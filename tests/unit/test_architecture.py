@@ -13,6 +13,7 @@ ROOT = Path(fastpull.__file__).parent
 ROOMS = [
     # each may import from those above it, and from itself
     "errors",
+    "secret",
     "tarstage",
     "oci",
     "progress",
