@@ -84,7 +84,7 @@ async def _start(
         return await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
-            stdout=output,
+            stdout=output.fileno(),
             stderr=asyncio.subprocess.DEVNULL,
             env=environment,
             start_new_session=True,

@@ -370,7 +370,7 @@ async def test_what_escapes_a_helper_is_not_waited_for(home: Path, monkeypatch: 
 @pytest.mark.parametrize("listed", [True, False])
 async def test_a_store_that_is_missing_matters_only_to_who_has_logged_in(home: Path, listed: bool) -> None:
     """Docker leaves an empty entry for each registry whose secret the store has."""
-    auths = {"q.io": {}} if listed else {}
+    auths: dict[str, object] = {"q.io": {}} if listed else {}
     write(home / ".docker/config.json", {"auths": auths, "credsStore": "desktop"})
     warnings: list[str] = []
     keyring = Keyring(on_warning=lambda _, text: warnings.append(text))
