@@ -29,14 +29,18 @@ from fastpull.errors import (
     TransportError,
     UnexpectedAnswer,
 )
-from fastpull.progress import Event, Retrying
+from fastpull.oci.descriptor import Descriptor
+from fastpull.oci.digest import Digest
+from fastpull.progress import Event, Retrying, Warned
 from fastpull.registry import client as client_module
 from fastpull.registry import download as download_module
 from fastpull.registry import transport as transport_module
 from fastpull.registry.challenges import Challenge
+from fastpull.registry.client import RegistryClient
 from fastpull.registry.ranges import FIRST_RANGE
 from fastpull.registry.retry import Backoff
 from fastpull.registry.tokens import realm_of
+from fastpull.registry.transport import Transport
 from tests.support.layers import file, publish, stored
 from tests.support.registry import (
     Account,
@@ -367,24 +371,41 @@ async def test_an_expired_location_is_asked_for_again(
     assert elsewhere.sent[layer_digest(registry)] <= 1.05 * SIZE + (1 << 20)
 
 
-async def test_credentials_stay_with_their_origin(
-    registry: FaultyRegistry,
-    elsewhere: FaultyRegistry,
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_of_many_whose_location_has_expired_one_asks_for_the_new_one(
+    registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for basic in (True, False):
-        registry.account = Account("user", "hunter2", basic_only=basic)
-        docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
-        elsewhere.asked.clear()
-        reference = big(registry)
-        elsewhere.blobs = registry.blobs
-        registry.faults = [redirect(lambda digest: f"http://{elsewhere.address}/v2/x/blobs/{digest}")]
-        await pull(reference, tmp_path, replace(settings, cache=f"{settings.cache}-{basic}"))
-        assert elsewhere.asked
-        assert {one.authorization for one in elsewhere.asked} == {""}
+    content = os.urandom(50 * 1000)
+    descriptor = Descriptor("application/octet-stream", Digest.of(content), len(content))
+    registry.blobs[str(descriptor.digest)] = content
+    elsewhere.blobs = registry.blobs
+    valid = ["first"]
+
+    async def away(_: FaultyRegistry, __: web.Request, digest: str) -> web.Response:
+        await asyncio.sleep(0.05)
+        return web.Response(
+            status=307, headers={"Location": f"http://{elsewhere.address}/v2/x/blobs/{digest}?sig={valid[0]}"}
+        )
+
+    async def check(running: FaultyRegistry, request: web.Request, _: str) -> web.StreamResponse | None:
+        return None if request.query["sig"] == valid[0] else running.refusal(403, "EXPIRED")
+
+    registry.faults.append(away)
+    elsewhere.faults.append(check)
+
+    async def fetch(client: RegistryClient, number: int) -> bytes:
+        found = b""
+        async with client.open_range("x", descriptor, number * 1000, number * 1000 + 1000) as body:
+            while piece := await body.piece():
+                found += piece
+        return found
+
+    async with Transport() as transport:
+        client = RegistryClient(transport, registry.address, registry.address, schemes=("http",))
+        await fetch(client, 0)
+        valid[0] = "second"
+        pieces = await asyncio.gather(*(fetch(client, number) for number in range(50)))
+    assert b"".join(pieces) == content
+    assert len(registry.blob_requests()) == 2
 
 
 async def test_a_loop_of_redirects_is_an_error(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
@@ -606,6 +627,92 @@ async def test_layers_are_asked_for_without_one_waiting_for_another(
     async with fastpull.Client(settings) as client:
         (report,) = await client.warm([reference])
     assert report.error is None
+
+
+async def test_a_registry_has_an_address_of_ipv6(settings: Settings, tmp_path: Path) -> None:
+    registry = FaultyRegistry()
+    publish(registry, [file("a")])
+    runner = web.AppRunner(web.Application(middlewares=[]), access_log=None, shutdown_timeout=0.5)
+    runner.app.router.add_route("*", "/{path:.*}", registry.handle)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "::1", 0).start()
+        registry.address = f"[::1]:{runner.addresses[0][1]}"
+        async with fastpull.Client(settings) as client:
+            await client.pull(f"{registry.address}/test/image:v1", tmp_path / "out")
+            with pytest.raises(NotFound) as caught:
+                await client.resolve(f"{registry.address}/test/none:v1")
+    finally:
+        await runner.cleanup()
+    assert (tmp_path / "out/a").exists()
+    assert registry.address in str(caught.value)
+
+
+async def test_a_site_s_limit_counts_for_all_clients_of_a_cache(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    most = 0
+
+    async def watch(running: FaultyRegistry, _: web.Request, __: str) -> None:
+        nonlocal most
+        most = max(most, running.active)
+        await asyncio.sleep(0.02)
+
+    registry.faults.append(watch)
+    references = [
+        publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(9)], name=f"test/{who}") for who in "ab"
+    ]
+    clients = [fastpull.Client(replace(settings, site_connections=2)) for _ in references]
+    async with clients[0], clients[1]:
+        await asyncio.gather(*(one.warm([reference]) for one, reference in zip(clients, references, strict=True)))
+    assert most == 2
+
+
+async def test_a_low_rate_limit_is_told_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    original = registry.serve_manifest
+
+    async def counting(request: web.Request, name: str, version: str) -> web.StreamResponse:
+        answer = await original(request, name, version)
+        answer.headers["ratelimit-limit"] = "100;w=21600"
+        answer.headers["ratelimit-remaining"] = "3;w=21600"
+        return answer
+
+    registry.serve_manifest = counting  # type: ignore[method-assign]
+    events: list[Event] = []
+    reference = publish(registry, [file("a")])
+    async with fastpull.Client(settings, on_event=events.append) as client:
+        await client.resolve(reference)
+        await client.resolve(reference)
+    (warning,) = [event for event in events if isinstance(event, Warned)]
+    assert "3 of 100 requests in 6 h are left" in warning.message
+    assert registry.address in warning.message
+
+
+@pytest.mark.parametrize("status_code", [407, 403])
+async def test_a_proxy_that_refuses_is_told_without_its_password(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, status_code: int
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status_code} No\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("https_proxy", f"http://user:hunter2@127.0.0.1:{port}")
+        async with fastpull.Client(settings) as client:
+            with pytest.raises(TransportError, match=f"proxy refuses .HTTP {status_code}.*https_proxy") as caught:
+                await client.resolve("registry.test/a/b:v1")
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+async def test_a_proxy_that_is_not_there_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:hunter2@127.0.0.1:9")
+    async with fastpull.Client(settings) as client:
+        with pytest.raises(TransportError, match="no way to the proxy.*https_proxy") as caught:
+            await client.resolve("registry.test/a/b:v1")
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
 async def test_what_was_read_is_not_overwritten_by_a_host_that_changes_its_mind(
