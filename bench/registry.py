@@ -88,12 +88,13 @@ class Certificate:
 
 
 @contextlib.contextmanager
-def running(folder: str, certificate: Certificate | None = None) -> Iterator[str]:
+def running(folder: str, certificate: Certificate | None = None, htpasswd: str = "") -> Iterator[str]:
     """Runs a registry, empty unless its storage was there before, and stops it at the end.
 
     Args:
         folder: for its storage and log; exists. Several registries may share one.
         certificate: for TLS; without one it speaks http.
+        htpasswd: a file of those who may use it; without one everybody may.
 
     Yields:
         Its address.
@@ -104,12 +105,14 @@ def running(folder: str, certificate: Certificate | None = None) -> Iterator[str
     require(("docker-registry",))
     address = f"127.0.0.1:{_free_port()}"
     tls = {"tls": {"certificate": certificate.path, "key": certificate.key_path}} if certificate else {}
-    settings = {
+    settings: dict[str, Any] = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": os.path.join(folder, "registry")}},
         "http": {"addr": address, **tls},
         "log": {"level": "error", "accesslog": {"disabled": True}},
     }
+    if htpasswd:
+        settings["auth"] = {"htpasswd": {"realm": "test", "path": htpasswd}}
     name = os.path.join(folder, "registry-tls" if certificate else "registry")
     settings_path, log_path = f"{name}.yml", f"{name}.log"
     with open(settings_path, "w", encoding="utf-8") as file:

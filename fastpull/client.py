@@ -200,7 +200,9 @@ class Client:
         if known is None:
             name = reference.registry
             self._keyring.name_registry(name)
-            self._transport.name_host(reference.host, insecure=self.settings.insecure)
+            self._transport.name_host(reference.host)
+            if self.settings.insecure:
+                self._transport.allow_insecure(reference.host)
             may_be_plain = self._transport.is_insecure(reference.host) or is_loopback(reference.host)
             known = self._registries[name] = RegistryClient(
                 self._transport,

@@ -83,7 +83,7 @@ class Authorizer:
         account = self._account(scope)
         grant = account.valid()
         if grant is None and account.grant is not None:
-            await self.answer(account.challenges, scope, account.grant.header.reveal(), registry_url)
+            await self.answer(account.challenges, scope, None, registry_url)  # nobody has refused it yet
             grant = account.valid()
         return grant.header.reveal() if grant else None
 

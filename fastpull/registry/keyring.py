@@ -205,20 +205,26 @@ class Keyring:
                 return found
             asking.places.append(Place(f"{path}, credHelpers", f"docker-credential-{helper} has none"))
         if file.store:
-            try:
-                found = await self._helper(file.store, server, f"{path}, credsStore")
-            except HelperMissing as error:
-                if file.lists(asking.registry):
-                    raise
-                asking.places.append(Place(f"{path}, credsStore", error.reason))
-                self._on_warning(asking.registry, f"{error}; going on without it")
-                found = None
+            found = await self._store(asking, file, server)
             if found is not None:
                 return found
-            asking.places.append(Place(f"{path}, credsStore", f"docker-credential-{file.store} has none"))
         found = file.entry(asking.registry, asking.repository)
         if found is None:
             asking.places.append(Place(path, "no entry"))
+        return found
+
+    async def _store(self, asking: _Asking, file: AuthFile, server: str) -> Credentials | None:
+        origin = f"{file.path}, credsStore"
+        try:
+            found = await self._helper(file.store, server, origin)
+        except HelperMissing as error:
+            if file.lists(asking.registry):
+                raise
+            asking.places.append(Place(origin, error.reason))
+            self._on_warning(asking.registry, f"{error}; going on without it")
+            return None
+        if found is None:
+            asking.places.append(Place(origin, f"docker-credential-{file.store} has none"))
         return found
 
     async def _helper(self, name: str, server: str, origin: str) -> Credentials | None:

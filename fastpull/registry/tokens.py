@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from yarl import URL
 
-from fastpull.errors import MalformedDocument, UnexpectedAnswer
+from fastpull.errors import MalformedDocument, RateLimited, UnexpectedAnswer
 from fastpull.oci.json import Document
+from fastpull.registry.retry import retry_after_seconds
 from fastpull.registry.transport import host_of, shown
 from fastpull.secret import Secret
 
@@ -94,7 +95,7 @@ class TokenServer:
             None if the server refuses.
 
         Raises:
-            UnexpectedAnswer, MalformedDocument, TransportError: it does not do its part.
+            RateLimited, UnexpectedAnswer, MalformedDocument, TransportError: it does not do its part.
         """
         ways = [self._get(scopes, credentials)]
         if credentials is not None:
@@ -107,6 +108,9 @@ class TokenServer:
                     return None
                 if answer.status in _NO_SUCH_WAY and number < len(ways):
                     continue
+                pause = self.transport.obey(answer, retry_after_seconds(answer.headers))
+                if answer.status == 429:
+                    raise RateLimited(host_of(self.realm), pause)
                 if answer.status != 200:
                     raise UnexpectedAnswer(shown(self.realm), "no token", answer.status)
                 body = await answer.body(_MAX_BODY)

@@ -248,16 +248,13 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
-    def name_host(self, host: str, *, insecure: bool) -> None:
-        """Takes note of a ``host[:port]`` that a source names: the user's certificates are for it.
-
-        Args:
-            host: of the registry.
-            insecure: it need not be vouched for.
-        """
+    def name_host(self, host: str) -> None:
+        """Takes note of a ``host[:port]`` that a source names: the user's directory of certificates is for it."""
         self._named.add(host)
-        if insecure:
-            self._insecure.add(URL(f"https://{host}").host or host)  # whatever the port
+
+    def allow_insecure(self, host: str) -> None:
+        """Lets a ``host[:port]`` be insecure, whatever the port: the user has said so."""
+        self._insecure.add(URL(f"https://{host}").host or host)
 
     def is_insecure(self, host: str) -> bool:
         """Whether a ``host[:port]`` may speak plain http, and have any certificate."""

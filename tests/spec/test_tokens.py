@@ -15,7 +15,7 @@ from aiohttp import web
 
 import fastpull
 from fastpull.config import Access, Settings
-from fastpull.errors import AccessDenied, FastpullError, UnexpectedAnswer
+from fastpull.errors import AccessDenied, FastpullError, RateLimited, UnexpectedAnswer
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
 from fastpull.progress import Event, Warned
@@ -246,6 +246,38 @@ async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
     assert len(tokens.asked) == 2
     assert refused
     assert not any(refused)
+
+
+async def test_a_server_may_give_the_same_token_again(
+    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it is good: it was only renewed early."""
+    tokens.answer = lambda _: {"token": "token-1", "expires_in": 100}
+    async with fastpull.Client(settings) as client:
+        await client.resolve(f"{guarded.address}/test/image:v1")
+        clock = time.monotonic
+        monkeypatch.setattr("fastpull.registry.auth.time.monotonic", lambda: clock() + 95)
+        await client.resolve(f"{guarded.address}/test/image:v1")
+    assert len(tokens.asked) == 2
+
+
+@pytest.mark.parametrize(("seconds", "raised"), [(1, None), (3600, RateLimited)])
+async def test_a_token_server_may_ask_for_a_pause(
+    tokens: TokenServer,
+    guarded: GuardedRegistry,
+    settings: Settings,
+    seconds: int,
+    raised: type[FastpullError] | None,
+) -> None:
+    tokens.pauses = [seconds]
+    if raised is None:
+        await resolve(guarded, settings)
+        first, second = tokens.times
+        assert second - first >= 0.95
+    else:
+        with pytest.raises(raised, match="Try again in 3600 s"):
+            await resolve(guarded, settings)
+        assert len(tokens.asked) == 1
 
 
 async def test_a_token_that_is_not_enough_is_replaced_by_one_that_is(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -29,6 +30,8 @@ class TokenServer:
         refresh: OAuth2 refresh tokens.
         methods: that it knows; others are answered with 404.
         answer: makes the body from a token.
+    pauses: that it asks for with 429, one each.
+    times: of the requests.
     """
 
     users: dict[str, str] = field(default_factory=dict)
@@ -41,6 +44,8 @@ class TokenServer:
     status: int = 200
     delay_seconds: float = 0.0
     host: str = "127.0.0.1"
+    pauses: list[int] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
         application = web.Application()
@@ -58,7 +63,10 @@ class TokenServer:
         form = {name: str(value) for name, value in (await request.post()).items()}
         authorization = request.headers.get("Authorization", "")
         self.asked.append(TokenRequest(request.method, authorization, list(request.query.items()), form))
+        self.times.append(time.monotonic())
         await asyncio.sleep(self.delay_seconds)
+        if self.pauses:
+            return web.Response(status=429, headers={"Retry-After": str(self.pauses.pop(0))})
         if self.status != 200:
             return web.Response(status=self.status)
         if request.method not in self.methods:
