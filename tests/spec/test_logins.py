@@ -92,6 +92,7 @@ FILES = {
 }
 
 
+@pytest.mark.case("credentials", "files that podman login and skopeo login write")
 @pytest.mark.parametrize("case", FILES)
 async def test_a_login_of_the_real_program_is_used(
     guarded: str, home: Path, settings: Settings, tmp_path: Path, case: str
@@ -105,6 +106,7 @@ async def test_a_login_of_the_real_program_is_used(
     await pull(guarded, replace(settings, access=Access(authfile=named)), tmp_path)
 
 
+@pytest.mark.case("credentials", "podman login HOST/NAMESPACE")
 async def test_a_login_for_a_namespace_is_used_there_alone(
     guarded: str, home: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -116,6 +118,7 @@ async def test_a_login_for_a_namespace_is_used_there_alone(
             await client.resolve(f"{guarded}/other:v1")
 
 
+@pytest.mark.case("credentials", "podman logout")
 async def test_who_has_logged_out_is_nobody(guarded: str, home: Path, settings: Settings, tmp_path: Path) -> None:
     for verb in ("login", "logout"):
         if verb == "login":
@@ -126,6 +129,7 @@ async def test_who_has_logged_out_is_nobody(guarded: str, home: Path, settings: 
         await pull(guarded, settings, tmp_path)
 
 
+@pytest.mark.case("credentials", "a login that is out of date")
 async def test_a_password_that_was_changed_is_told_with_its_file(
     guarded: str, home: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -139,6 +143,7 @@ async def test_a_password_that_was_changed_is_told_with_its_file(
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.case("credentials", "a helper that skopeo login has stored into")
 async def test_a_helper_keeps_what_podman_login_would_write(
     guarded: str, home: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +166,7 @@ esac"""
     await pull(guarded, settings, tmp_path)
 
 
+@pytest.mark.case("http", "nginx over TLS as a store of blobs: ranges, no credentials")
 async def test_nginx_as_a_store_of_blobs_gets_ranges_and_no_credentials(
     authority: Authority, home: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -194,6 +200,7 @@ async def test_nginx_as_a_store_of_blobs_gets_ranges_and_no_credentials(
     assert len([one for one in registry.blob_requests() if one.range]) == 1
 
 
+@pytest.mark.case("credentials", "--creds, --password-stdin, FASTPULL_USERNAME and FASTPULL_PASSWORD")
 @pytest.mark.parametrize("how", ["--creds", "--password-stdin", "environment"])
 async def test_the_command_line_takes_a_login_and_shows_which_one_it_takes(
     guarded: str, home: Path, tmp_path: Path, how: str

@@ -371,6 +371,27 @@ async def test_an_expired_location_is_asked_for_again(
     assert elsewhere.sent[layer_digest(registry)] <= 1.05 * SIZE + (1 << 20)
 
 
+async def test_credentials_stay_with_their_origin(
+    registry: FaultyRegistry,
+    elsewhere: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for basic in (True, False):
+        registry.account = Account("user", "hunter2", basic_only=basic)
+        docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
+        elsewhere.asked.clear()
+        reference = big(registry)
+        elsewhere.blobs = registry.blobs
+        registry.faults = [redirect(lambda digest: f"http://{elsewhere.address}/v2/x/blobs/{digest}")]
+        await pull(reference, tmp_path, replace(settings, cache=f"{settings.cache}-{basic}"))
+        assert elsewhere.asked
+        assert {one.authorization for one in elsewhere.asked} == {""}
+
+
+@pytest.mark.case("http", "an expired location is asked for once for all connections")
 async def test_of_many_whose_location_has_expired_one_asks_for_the_new_one(
     registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings
 ) -> None:
@@ -438,12 +459,14 @@ def test_a_redirect_never_leaves_tls() -> None:
 # --- authorization
 
 
+@pytest.mark.case("auth", "Bearer, anonymous")
 async def test_an_anonymous_token_is_fetched_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     registry.account = Account()
     await pull(big(registry), tmp_path, settings)
     assert registry.account.issued == 1
 
 
+@pytest.mark.case("auth", "Basic, and Bearer with a login")
 @pytest.mark.parametrize("basic", [True, False], ids=["basic", "token"])
 async def test_credentials_come_from_docker_s_config(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, basic: bool
@@ -476,6 +499,7 @@ async def test_a_malformed_docker_config_stops_before_a_token_is_asked_for(
     assert not [one for one in registry.asked if one.path == "/token"]
 
 
+@pytest.mark.case("auth", "401 in mid pull: one new token, no range lost")
 async def test_a_token_that_ends_in_mid_pull_is_replaced_once(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -496,6 +520,7 @@ async def test_a_token_that_ends_in_mid_pull_is_replaced_once(
     assert registry.sent[layer_digest(registry)] <= 1.05 * SIZE
 
 
+@pytest.mark.case("auth", "60 layers share a token")
 async def test_many_requests_share_one_token(registry: FaultyRegistry, settings: Settings) -> None:
     registry.account = Account()
     reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(60)])
@@ -519,6 +544,7 @@ async def test_a_short_lived_token_is_renewed_before_it_ends(
     assert len(refused_now) <= 1
 
 
+@pytest.mark.case("auth", "a token server that talks nonsense")
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -541,6 +567,7 @@ async def test_a_token_server_that_talks_nonsense_is_an_error(
     assert error.exit_code == 11
 
 
+@pytest.mark.case("auth", "challenges that cannot be answered")
 @pytest.mark.parametrize(
     "challenge",
     ["", "Negotiate", "Bearer", 'Bearer realm="no url"', 'Bearer realm="file:///etc/passwd"', 'Basic realm="x"'],
@@ -556,6 +583,7 @@ async def test_a_challenge_that_cannot_be_answered_is_an_error(
     assert error.exit_code in (11, 12)
 
 
+@pytest.mark.case("auth", "a realm over http for a registry over https")
 def test_a_token_server_is_as_secure_as_its_registry() -> None:
     challenge = Challenge("bearer", {"realm": "http://user:pw@auth.example/token"})
     with pytest.raises(UnexpectedAnswer, match="less secure"):
@@ -629,6 +657,7 @@ async def test_layers_are_asked_for_without_one_waiting_for_another(
     assert report.error is None
 
 
+@pytest.mark.case("http", "IPv6")
 async def test_a_registry_has_an_address_of_ipv6(settings: Settings, tmp_path: Path) -> None:
     registry = FaultyRegistry()
     publish(registry, [file("a")])
@@ -648,6 +677,7 @@ async def test_a_registry_has_an_address_of_ipv6(settings: Settings, tmp_path: P
     assert registry.address in str(caught.value)
 
 
+@pytest.mark.case("http", "a limit of connections for all who share a cache")
 async def test_a_site_s_limit_counts_for_all_clients_of_a_cache(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -668,6 +698,7 @@ async def test_a_site_s_limit_counts_for_all_clients_of_a_cache(
     assert most == 2
 
 
+@pytest.mark.case("http", "RateLimit-Remaining that is low")
 async def test_a_low_rate_limit_is_told_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     original = registry.serve_manifest
 
@@ -688,6 +719,7 @@ async def test_a_low_rate_limit_is_told_once(registry: FaultyRegistry, settings:
     assert registry.address in warning.message
 
 
+@pytest.mark.case("http", "a proxy that refuses")
 @pytest.mark.parametrize("status_code", [407, 403])
 async def test_a_proxy_that_refuses_is_told_without_its_password(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, status_code: int
@@ -707,6 +739,7 @@ async def test_a_proxy_that_refuses_is_told_without_its_password(
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
+@pytest.mark.case("http", "a proxy that is not there")
 async def test_a_proxy_that_is_not_there_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:hunter2@127.0.0.1:9")
     async with fastpull.Client(settings) as client:

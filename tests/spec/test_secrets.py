@@ -143,6 +143,7 @@ class Redirecting(GuardedRegistry):
         return answer
 
 
+@pytest.mark.case("auth", "redirects of manifest, config and blobs, in all forms: no credentials")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -169,6 +170,7 @@ async def test_a_redirect_takes_no_credentials_along(
     assert not any(b"authorization" in content.lower() for content in other.seen)
 
 
+@pytest.mark.case("auth", "a realm that redirects")
 async def test_a_token_server_that_redirects_is_not_followed(
     tokens: TokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings
 ) -> None:
@@ -190,6 +192,7 @@ async def test_a_token_server_that_redirects_is_not_followed(
     assert recorder.seen == []
 
 
+@pytest.mark.case("auth", "a realm on another host")
 async def test_a_token_server_gets_the_login_and_never_the_registry_s_token(
     guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -203,6 +206,7 @@ async def test_a_token_server_gets_the_login_and_never_the_registry_s_token(
     assert {one.authorization.split()[0] for one in guarded.asked} == {"Bearer"}
 
 
+@pytest.mark.case("auth", "two registries in one client")
 async def test_two_registries_never_see_each_other_s_logins(
     tokens: TokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
 ) -> None:
@@ -217,6 +221,7 @@ async def test_two_registries_never_see_each_other_s_logins(
     assert not any(leaks(content) for content in recorder.seen)
 
 
+@pytest.mark.case("auth", "foreign URLs in a descriptor")
 async def test_addresses_in_a_descriptor_are_never_asked(
     tokens: TokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
 ) -> None:
@@ -308,6 +313,7 @@ async def attempt(
         await client.pull(f"{name}/test/image:v1", tmp_path / "out")
 
 
+@pytest.mark.case("auth", "realms and redirects to private, local and link-local addresses")
 @pytest.mark.parametrize("how", ["realm", "redirect"])
 @pytest.mark.parametrize("kind", FORBIDDEN)
 async def test_a_public_registry_sends_nobody_into_a_private_network(
@@ -331,6 +337,7 @@ async def test_a_public_registry_sends_nobody_into_a_private_network(
     assert recorder.seen == []
 
 
+@pytest.mark.case("auth", "a private host that is allowed")
 @pytest.mark.parametrize("host", ["storage.test", "127.0.0.2"])
 @pytest.mark.parametrize("with_port", [True, False])
 async def test_a_private_host_that_is_named_may_be_sent_to(
@@ -349,6 +356,7 @@ async def test_a_private_host_that_is_named_may_be_sent_to(
     assert recorder.seen
 
 
+@pytest.mark.case("auth", "a registry of a private network")
 async def test_a_registry_of_a_private_network_may_send_within_it_and_to_the_public(
     guarded: GuardedRegistry,
     recorder: Recorder,
@@ -369,6 +377,7 @@ async def test_a_registry_of_a_private_network_may_send_within_it_and_to_the_pub
         await attempt(guarded, recorder, other, tmp_path / "2", "redirect", "127.0.0.2")
 
 
+@pytest.mark.case("auth", "a name that changes its address after the check")
 async def test_a_name_that_changes_its_address_after_the_check_gets_no_request(
     guarded: GuardedRegistry,
     recorder: Recorder,
@@ -398,6 +407,7 @@ async def test_a_name_that_changes_its_address_after_the_check_gets_no_request(
 # --- outputs, files, other processes
 
 
+@pytest.mark.case("credentials", "no secret in outputs, cache, trace or arguments")
 async def test_no_secret_is_in_outputs_cache_trace_or_arguments(
     tokens: TokenServer, guarded: GuardedRegistry, tmp_path: Path
 ) -> None:

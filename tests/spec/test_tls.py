@@ -84,6 +84,7 @@ async def pull(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> 
 # --- whom to believe
 
 
+@pytest.mark.case("http", "an unknown certificate")
 async def test_an_unknown_certificate_is_refused_with_advice(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -94,6 +95,7 @@ async def test_an_unknown_certificate_is_refused_with_advice(
     assert secure_registry.asked == []
 
 
+@pytest.mark.case("http", "SSL_CERT_FILE")
 async def test_a_site_s_ca_comes_from_the_environment(
     secure_registry: FaultyRegistry,
     settings: Settings,
@@ -105,6 +107,7 @@ async def test_a_site_s_ca_comes_from_the_environment(
     await pull(secure_registry, settings, tmp_path)
 
 
+@pytest.mark.case("http", "certs.d of containers and Docker")
 @pytest.mark.parametrize("place", [CERTS, ".config/docker/certs.d"])
 async def test_a_registry_s_ca_comes_from_certs_d(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path, place: str
@@ -113,6 +116,7 @@ async def test_a_registry_s_ca_comes_from_certs_d(
     await pull(secure_registry, settings, tmp_path)
 
 
+@pytest.mark.case("http", "a CA of another host")
 async def test_a_ca_is_for_its_registry_alone(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path
 ) -> None:
@@ -123,6 +127,7 @@ async def test_a_ca_is_for_its_registry_alone(
         await pull(secure_registry, settings, tmp_path)
 
 
+@pytest.mark.case("http", "--cert-dir")
 async def test_cert_dir_is_for_the_registry_of_the_source(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority
 ) -> None:
@@ -138,6 +143,7 @@ async def test_cert_dir_is_for_the_registry_of_the_source(
     await pull(secure_registry, settings, tmp_path)
 
 
+@pytest.mark.case("http", "--insecure, --insecure-registry")
 @pytest.mark.parametrize("how", ["insecure", "host", "host and port"])
 async def test_insecure_believes_any_certificate_of_the_registry(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, how: str
@@ -147,6 +153,7 @@ async def test_insecure_believes_any_certificate_of_the_registry(
     await pull(secure_registry, replace(settings, insecure=how == "insecure", access=access), tmp_path)
 
 
+@pytest.mark.case("http", "--insecure and other hosts")
 async def test_insecure_says_nothing_of_other_hosts(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority
 ) -> None:
@@ -162,6 +169,7 @@ async def test_insecure_says_nothing_of_other_hosts(
     assert caught.value.host == f"localhost:{port}"
 
 
+@pytest.mark.case("http", "an insecure registry that redirects to http")
 async def test_an_insecure_registry_may_redirect_to_plain_http_and_no_other(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path
 ) -> None:
@@ -176,6 +184,7 @@ async def test_an_insecure_registry_may_redirect_to_plain_http_and_no_other(
         await pull(secure_registry, replace(settings, access=access), tmp_path)
 
 
+@pytest.mark.case("http", "http where TLS is expected")
 async def test_plain_http_where_tls_was_expected_is_explained(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -185,6 +194,7 @@ async def test_plain_http_where_tls_was_expected_is_explained(
     assert registry.asked == []
 
 
+@pytest.mark.case("http", "a handshake that never ends")
 async def test_a_host_that_never_finishes_its_handshake_is_given_up(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +217,7 @@ async def test_a_host_that_never_finishes_its_handshake_is_given_up(
 # --- what to show
 
 
+@pytest.mark.case("http", "client certificates")
 async def test_a_client_certificate_is_shown_to_the_registry_it_is_for(
     authority: Authority, settings: Settings, tmp_path: Path, home: Path
 ) -> None:
@@ -253,6 +264,7 @@ def test_a_certificate_and_its_key_go_together(authority: Authority, tmp_path: P
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.case("http", "certificates and keys that do not fit")
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -74,6 +74,7 @@ async def denied(registry: FaultyRegistry, settings: Settings) -> str:
 # --- how a token is asked for
 
 
+@pytest.mark.case("auth", "GET with service and scope")
 async def test_a_token_is_asked_for_with_service_scope_and_name(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
@@ -85,6 +86,7 @@ async def test_a_token_is_asked_for_with_service_scope_and_name(
     assert asked.query == [("service", "test"), ("scope", SCOPE)]
 
 
+@pytest.mark.case("auth", "404 to GET: POST, grant_type password")
 async def test_a_server_that_knows_only_post_is_asked_by_post(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
@@ -102,6 +104,7 @@ async def test_a_server_that_knows_only_post_is_asked_by_post(
     assert tokens.asked[1].authorization == ""
 
 
+@pytest.mark.case("auth", "POST, grant_type refresh_token")
 async def test_an_identity_token_is_sent_by_post(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -118,6 +121,7 @@ async def test_an_identity_token_is_sent_by_post(
     assert asked.query == []
 
 
+@pytest.mark.case("auth", "a registry token")
 async def test_a_registry_token_is_sent_as_it_is(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -127,6 +131,7 @@ async def test_a_registry_token_is_sent_as_it_is(
     assert tokens.asked == []
 
 
+@pytest.mark.case("auth", "token, access_token, no or odd expires_in and issued_at")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -146,6 +151,7 @@ async def test_an_answer_may_take_several_forms(
     assert len(tokens.asked) == 1, "a token is good for a minute at least"
 
 
+@pytest.mark.case("auth", "several challenges, in one header or several, quoted commas")
 @pytest.mark.parametrize(
     "challenge",
     [
@@ -169,6 +175,7 @@ async def test_of_several_challenges_the_token_is_answered(
 # --- one token for each registry, scope and user
 
 
+@pytest.mark.case("auth", "a token for each repository and user")
 async def test_each_repository_has_a_token_and_a_user_of_its_own(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -187,6 +194,7 @@ async def test_each_repository_has_a_token_and_a_user_of_its_own(
     }
 
 
+@pytest.mark.case("auth", "100 ranges with an expired token: one token request")
 async def test_a_hundred_ranges_with_an_expired_token_cause_one_token_request(
     tokens: TokenServer, guarded: GuardedRegistry
 ) -> None:
@@ -212,6 +220,7 @@ async def test_a_hundred_ranges_with_an_expired_token_cause_one_token_request(
     assert len(tokens.asked) == 1
 
 
+@pytest.mark.case("auth", "a token server that fails is asked once for all who wait")
 async def test_a_token_server_that_fails_is_asked_once_for_all_who_wait(
     tokens: TokenServer, guarded: GuardedRegistry
 ) -> None:
@@ -225,6 +234,7 @@ async def test_a_token_server_that_fails_is_asked_once_for_all_who_wait(
     assert len(tokens.asked) == 1
 
 
+@pytest.mark.case("auth", "a token that is about to expire")
 async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +258,7 @@ async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
     assert not any(refused)
 
 
+@pytest.mark.case("auth", "the same token again")
 async def test_a_server_may_give_the_same_token_again(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +272,7 @@ async def test_a_server_may_give_the_same_token_again(
     assert len(tokens.asked) == 2
 
 
+@pytest.mark.case("auth", "429 of a token server")
 @pytest.mark.parametrize(("seconds", "raised"), [(1, None), (3600, RateLimited)])
 async def test_a_token_server_may_ask_for_a_pause(
     tokens: TokenServer,
@@ -280,6 +292,7 @@ async def test_a_token_server_may_ask_for_a_pause(
         assert len(tokens.asked) == 1
 
 
+@pytest.mark.case("auth", "insufficient_scope, another repository's scope")
 async def test_a_token_that_is_not_enough_is_replaced_by_one_that_is(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
@@ -303,6 +316,7 @@ async def test_a_token_that_is_not_enough_is_replaced_by_one_that_is(
 # --- refusals
 
 
+@pytest.mark.case("auth", "wrong credentials: no loop")
 async def test_wrong_credentials_are_tried_once_and_told_with_their_origin(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -315,6 +329,7 @@ async def test_wrong_credentials_are_tried_once_and_told_with_their_origin(
     assert encoded("user", "hunter2") not in said
 
 
+@pytest.mark.case("auth", "a token that the registry refuses: no loop")
 async def test_a_token_that_the_registry_refuses_ends_the_pull(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
@@ -323,6 +338,7 @@ async def test_a_token_that_the_registry_refuses_ends_the_pull(
     assert len(tokens.asked) == 2, "no loop"
 
 
+@pytest.mark.case("auth", "wrong credentials, public image")
 async def test_refused_credentials_do_not_keep_from_a_public_image(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
@@ -335,6 +351,7 @@ async def test_refused_credentials_do_not_keep_from_a_public_image(
     assert "hunter2" not in warning.message
 
 
+@pytest.mark.case("auth", "a helper's password that expires")
 async def test_a_helper_is_asked_again_when_what_it_gave_has_expired(
     tokens: TokenServer,
     guarded: GuardedRegistry,
@@ -357,6 +374,7 @@ async def test_a_helper_is_asked_again_when_what_it_gave_has_expired(
     assert (tmp_path / "bin/docker-credential-cloud.calls").read_text() == "get\n" * 2
 
 
+@pytest.mark.case("credentials", "enroot's entry for the token server's host")
 async def test_enroot_s_entry_for_the_token_server_is_used(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +389,7 @@ async def test_enroot_s_entry_for_the_token_server_is_used(
     await resolve(guarded, settings)
 
 
+@pytest.mark.case("auth", "a token server that refuses, redirects or fails")
 @pytest.mark.parametrize(("status", "exit_code"), [(500, 11), (302, 11), (204, 11), (403, 12), (401, 12), (400, 12)])
 async def test_a_token_server_that_gives_no_token_is_told(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, status: int, exit_code: int
@@ -383,6 +402,7 @@ async def test_a_token_server_that_gives_no_token_is_told(
         assert tokens.realm in str(caught.value)
 
 
+@pytest.mark.case("auth", "tokens revoked all the time")
 async def test_a_range_in_mid_pull_is_not_lost_when_its_token_is_replaced(
     tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:

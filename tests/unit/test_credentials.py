@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
@@ -46,6 +47,7 @@ async def user(registry: str, repository: str = "", access: Access | None = None
 # --- files of logins
 
 
+@pytest.mark.case("credentials", "auths, by host and by URL")
 @pytest.mark.parametrize(
     ("key", "registry"),
     [
@@ -72,6 +74,7 @@ async def test_a_login_is_found_by_its_registry(home: Path, key: str, registry: 
     assert key in found.origin
 
 
+@pytest.mark.case("credentials", "auths of another host or port")
 @pytest.mark.parametrize(
     "registry", ["quay.io.evil.org", "uay.io", "quay.io:443", "docker.io", "evil.org", "QUAY.IO.evil.org"]
 )
@@ -80,6 +83,7 @@ async def test_a_login_is_for_its_registry_alone(home: Path, registry: str) -> N
     assert await user(registry) is None
 
 
+@pytest.mark.case("credentials", "keys of namespaces: the longest counts")
 @pytest.mark.parametrize(
     ("registry", "repository", "expected"),
     [
@@ -111,6 +115,7 @@ async def test_the_longest_key_that_fits_counts(
     assert await user(registry, repository) == expected
 
 
+@pytest.mark.case("credentials", "passwords, identity tokens, registry tokens")
 @pytest.mark.parametrize(
     ("entry", "kind", "shown"),
     [
@@ -132,6 +137,7 @@ async def test_an_entry_may_hold_a_password_or_a_token(
     assert found.username.startswith(shown)
 
 
+@pytest.mark.case("credentials", "malformed files of logins")
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -191,6 +197,7 @@ ORDER = [
 ]
 
 
+@pytest.mark.case("credentials", "the order of places")
 @pytest.mark.parametrize("first", range(len(ORDER)), ids=[name for _, name in ORDER])
 async def test_the_first_place_with_an_entry_counts(home: Path, first: int) -> None:
     for path, name in ORDER[first:]:
@@ -202,6 +209,7 @@ async def test_the_first_place_with_an_entry_counts(home: Path, first: int) -> N
     assert [place.outcome for place in found.places[:-1]] == ["not there"] * first
 
 
+@pytest.mark.case("credentials", "--authfile and REGISTRY_AUTH_FILE")
 async def test_settings_go_before_files_and_one_named_file_replaces_all(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,12 +244,14 @@ async def test_directories_come_from_their_variables(home: Path, monkeypatch: py
         assert await user("q.io") == variable
 
 
+@pytest.mark.case("credentials", "netrc, on request")
 async def test_netrc_is_not_read_unless_it_is_asked_for(home: Path) -> None:
     write(home / ".netrc", "machine q.io login netrc password p")
     assert await user("q.io") is None
     assert await user("q.io", access=Access(netrc=True)) == "netrc"
 
 
+@pytest.mark.case("credentials", "user name and password for one of several registries")
 async def test_user_name_and_password_are_for_the_registry_that_the_sources_name() -> None:
     access = Access(username="u", password=Secret("p"))
     keyring = Keyring(access)
@@ -281,6 +291,7 @@ def test_access_comes_from_the_environment_too() -> None:
 # --- helpers
 
 
+@pytest.mark.case("credentials", "credHelpers before credsStore before auths")
 async def test_a_helper_of_the_registry_goes_before_the_store_and_both_before_the_file(home: Path) -> None:
     helper(home / "bin", "one", answering(q=("one", "p")))
     helper(home / "bin", "all", answering(q=("all", "p"), other=("all", "p")))
@@ -320,6 +331,7 @@ async def test_a_helper_may_give_an_identity_token(home: Path) -> None:
     assert found.identity_token == Secret("refresh")
 
 
+@pytest.mark.case("credentials", "helpers that fail or talk nonsense")
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -344,6 +356,7 @@ async def test_a_helper_that_fails_is_told_without_what_it_wrote(home: Path, scr
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
+@pytest.mark.case("credentials", "a helper that hangs")
 async def test_a_helper_that_hangs_is_ended_with_all_that_it_started(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,8 +366,16 @@ async def test_a_helper_that_hangs_is_ended_with_all_that_it_started(
     with pytest.raises(InvalidSetting, match="'docker-credential-slow' gave no answer in 0 s"):
         await search("q.io")
     child = int(Path(f"{path}.pid").read_text())
-    state = Path(f"/proc/{child}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    async with asyncio.timeout(10):
+        while is_alive(child):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def test_what_escapes_a_helper_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +388,7 @@ async def test_what_escapes_a_helper_is_not_waited_for(home: Path, monkeypatch: 
     os.kill(int(Path(f"{path}.pid").read_text()), 9)
 
 
+@pytest.mark.case("credentials", "a store that is missing")
 @pytest.mark.parametrize("listed", [True, False])
 async def test_a_store_that_is_missing_matters_only_to_who_has_logged_in(home: Path, listed: bool) -> None:
     """Docker leaves an empty entry for each registry whose secret the store has."""
@@ -402,6 +424,7 @@ async def test_our_own_password_is_not_given_to_helpers(home: Path, monkeypatch:
 # --- netrc and enroot
 
 
+@pytest.mark.case("credentials", "netrc syntax")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -450,6 +473,7 @@ def test_any_text_is_a_netrc_or_a_typed_error(text: str, expressions: bool) -> N
         assert "line" in str(error)
 
 
+@pytest.mark.case("credentials", "enroot's .credentials")
 @pytest.mark.parametrize("port", ["", ":5000"])
 async def test_enroot_s_credentials_are_read(home: Path, port: str) -> None:
     write(home / ".config/enroot/.credentials", "machine nvcr.io login $oauthtoken password nvapi")
@@ -471,6 +495,7 @@ async def test_enroot_s_credentials_name_token_servers(home: Path) -> None:
 EXPRESSION = "machine q.io login u password $(printf 'a b%s' \"$SUFFIX\")"
 
 
+@pytest.mark.case("credentials", "a shell expression for a password")
 async def test_a_shell_expression_is_never_run_without_leave(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = home / "was-run"
     write(home / ".config/enroot/.credentials", f"machine q.io login u password $(touch {marker})")
@@ -498,6 +523,7 @@ async def test_a_shell_expression_that_fails_is_an_error(home: Path, expression:
 # --- secrets
 
 
+@pytest.mark.case("credentials", "secrets in dumps and messages")
 def test_a_secret_does_not_show_itself() -> None:
     credentials = Credentials("user", Secret("hunter2"), "file", Secret("hunter2-i"), Secret("hunter2-r"))
     shown = f"{credentials!r} {credentials} {credentials.password} {[credentials.password]} {credentials.kind}"

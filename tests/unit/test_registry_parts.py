@@ -123,6 +123,7 @@ def test_proxies_come_from_the_environment(url: str, environment: dict[str, str]
     assert (found and str(found)) == expected
 
 
+@pytest.mark.case("http", "no_proxy")
 @pytest.mark.parametrize(
     ("no_proxy", "host", "is_direct"),
     [
