@@ -77,17 +77,21 @@ class Reaches:
         """Takes note of where a connection to a host that the user named leads to."""
         self._peers[host] = min(peer, self._peers.get(host, peer))
 
-    async def of_sender(self, host: str) -> Reach:
+    def of_sender(self, host: str) -> Reach:
         """The reach of a host that sends this client elsewhere; it counts as public where nothing is known."""
-        if host in self._peers:
-            return self._peers[host]
-        return await self._of_name(host, Reach.PUBLIC)
+        try:
+            return self._peers.get(host) or reach_of(host)
+        except ValueError:
+            return Reach.PUBLIC
 
-    async def of_target(self, host: str) -> Reach:
-        """The narrowest reach of all addresses of a host; a name that is not known will be an error later."""
-        return await self._of_name(host, Reach.PUBLIC)
+    async def of_target(self, host: str, *, ask: bool = True) -> Reach:
+        """The narrowest reach of all addresses of a host.
 
-    async def _of_name(self, host: str, default: Reach) -> Reach:
+        Args:
+            host: a name or a literal address.
+            ask: whether names are looked up. One that is not, or is not known, counts as public: nothing can be
+                connected to by it, unless by a proxy.
+        """
         try:
             return reach_of(host)
         except ValueError:
@@ -95,11 +99,13 @@ class Reaches:
         known = self._names.get(host)
         if known is not None and time.monotonic() < known[0]:
             return known[1]
+        if not ask:
+            return Reach.PUBLIC
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            return default
-        reach = max((reach_of(str(one[4][0])) for one in found), default=default)
+            found = []
+        reach = max((reach_of(str(one[4][0])) for one in found), default=Reach.PUBLIC)
         self._names[host] = (time.monotonic() + _NAMES_SECONDS, reach)
         return reach
 
@@ -307,14 +313,10 @@ class Transport:
         host, sent_by = url.host or "", URL(f"https://{sender}").host if sender else None
         if sent_by is None or host == sent_by or {host, host_of(url)} & set(self._access.private_hosts):
             return None
-        limit = await self._reaches.of_sender(sent_by)
-        if is_proxied:  # the proxy finds the address, and has its own rules
-            try:
-                reach = reach_of(host)
-            except ValueError:
-                reach = Reach.PUBLIC
-        else:
-            reach = await self._reaches.of_target(host)
+        reach = await self._reaches.of_target(host, ask=not is_proxied)  # a proxy has its own rules
+        if reach is Reach.PUBLIC and is_proxied:
+            return None
+        limit = self._reaches.of_sender(sent_by)
         if reach > limit:
             raise _too_private(url, sender, reach)
         return _Hop(sender, limit)

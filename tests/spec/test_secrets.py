@@ -25,6 +25,7 @@ from fastpull.registry import download as download_module
 from fastpull.registry import transport as transport_module
 from fastpull.registry.addresses import Reach, reach_of
 from fastpull.registry.retry import Backoff
+from fastpull.registry.transport import Transport
 from tests.support.layers import file, publish
 from tests.support.logins import encoded, files_below, login, write
 from tests.support.registry import FaultyRegistry
@@ -402,6 +403,18 @@ async def test_a_name_that_changes_its_address_after_the_check_gets_no_request(
         await attempt(guarded, recorder, settings, tmp_path, "redirect", "turncoat.test")
     assert len(asked) == 2
     assert recorder.seen == []
+
+
+async def test_behind_a_proxy_names_are_the_proxy_s_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes without a resolver of their own wait for nothing; literal addresses are refused all the same."""
+    asked: list[Any] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **_: asked.append(arguments) or [])
+    transport = Transport()
+    assert await transport._hop(URL("https://storage.test/x"), "registry.test", is_proxied=True) is None
+    for host in ("10.0.0.1", "169.254.169.254", "[::1]"):
+        with pytest.raises(UnexpectedAnswer):
+            await transport._hop(URL(f"https://{host}/x"), "registry.test", is_proxied=True)
+    assert asked == []
 
 
 # --- outputs, files, other processes
