@@ -408,7 +408,12 @@ async def test_a_name_that_changes_its_address_after_the_check_gets_no_request(
 async def test_behind_a_proxy_names_are_the_proxy_s_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes without a resolver of their own wait for nothing; literal addresses are refused all the same."""
     asked: list[Any] = []
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **_: asked.append(arguments) or [])
+
+    def getaddrinfo(*arguments: Any, **_: Any) -> list[Any]:
+        asked.append(arguments)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     transport = Transport()
     assert await transport._hop(URL("https://storage.test/x"), "registry.test", is_proxied=True) is None
     for host in ("10.0.0.1", "169.254.169.254", "[::1]"):
