@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import Limits, Settings, parse_age, parse_size
+    from fastpull.config import Access, Limits, Settings, parse_age, parse_size
     from fastpull.engine import PullReport
     from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
+    from fastpull.registry.keyring import Keyring, Place, Search
+    from fastpull.secret import Secret
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Access": "fastpull.config",
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.care",
@@ -55,13 +58,17 @@ _HOMES = {
     "Directory": "fastpull.sinks.directory",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
+    "Keyring": "fastpull.registry.keyring",
     "Layer": "fastpull.oci.image",
     "Limits": "fastpull.config",
     "Manifest": "fastpull.oci.manifest",
+    "Place": "fastpull.registry.keyring",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.care",
+    "Search": "fastpull.registry.keyring",
+    "Secret": "fastpull.secret",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
@@ -82,6 +89,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Access",
     "Bottleneck",
     "Cache",
     "CachedImage",
@@ -91,13 +99,17 @@ __all__ = [
     "Directory",
     "Image",
     "ImageConfig",
+    "Keyring",
     "Layer",
     "Limits",
     "Manifest",
+    "Place",
     "Platform",
     "PullReport",
     "Reference",
     "Removed",
+    "Search",
+    "Secret",
     "Settings",
     "Sink",
     "SinkReport",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from fastpull.errors import InvalidSetting
+from fastpull.secret import Secret
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -45,6 +46,41 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+_NO_PASSWORD = Secret()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How registries are reached, and who asks them; each has a setting: ``FASTPULL_AUTHFILE``.
+
+    Attributes:
+        authfile: the one file of logins to read, in the format of podman's ``auth.json``; by default the usual places.
+        username, password: shown to the registry that the sources name, and to no other.
+        registry: the one registry that user name and password are for, whatever else is pulled.
+        netrc: look into ``$NETRC`` or ``~/.netrc`` as the last of all files.
+        credential_commands: passwords in enroot's ``.credentials`` that begin with ``$`` are given to a shell.
+        cert_dir: a directory of certificates for the registries that the sources name, in place of ``certs.d``.
+        insecure_registries: ``HOST[:PORT]``: these may speak plain http, or have certificates that nobody vouches for.
+        private_hosts: hosts with addresses of private networks that a public registry may send this client to.
+    """
+
+    authfile: str = ""
+    username: str = ""
+    password: Secret = _NO_PASSWORD
+    registry: str = ""
+    netrc: bool = False
+    credential_commands: bool = False
+    cert_dir: str = ""
+    insecure_registries: tuple[str, ...] = ()
+    private_hosts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.username) != bool(self.password):
+            reason = "a user name and a password go together (--password-stdin or FASTPULL_PASSWORD gives the password)"
+            raise InvalidSetting(self.username or "a password alone", reason)
+
+
+DEFAULT_ACCESS = Access()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +99,9 @@ class Settings:
         limits: how much an image may take.
         registries_conf: the one ``registries.conf`` to read. ``FASTPULL_REGISTRIES_CONF``; by default the usual places.
         policy: the ``policy.json`` to keep to. ``FASTPULL_POLICY``; by default the user's, or else the system's.
+        access: how registries are reached, and who asks them.
+        site_connections: for blobs, at most, by all processes that share the cache. ``FASTPULL_SITE_CONNECTIONS``; by
+            default each process has its own ``connections`` only.
     """
 
     cache: str
@@ -74,6 +113,8 @@ class Settings:
     limits: Limits = DEFAULT_LIMITS
     registries_conf: str | None = None
     policy: str | None = None
+    access: Access = DEFAULT_ACCESS
+    site_connections: int | None = None
 
     def __post_init__(self) -> None:
         if not self.cache:
@@ -82,6 +123,8 @@ class Settings:
             raise InvalidSetting(str(self.workers), "workers has to be at least 1")
         if self.connections < 1:
             raise InvalidSetting(str(self.connections), "connections has to be at least 1")
+        if self.site_connections is not None and self.site_connections < 1:
+            raise InvalidSetting(str(self.site_connections), "site_connections has to be at least 1")
         if self.memory < 16 << 20:
             raise InvalidSetting(str(self.memory), "memory has to be at least 16 MiB")
 
@@ -92,7 +135,7 @@ class Settings:
         Args:
             environment: with ``FASTPULL_*``.
             given: what counts above all, as values or as text; None for what was not given. Limits have the names that
-                they have in `Limits`.
+                they have in `Limits`, and access those of `Access`.
 
         Raises:
             InvalidSetting: a value is out of its range, or cannot be read.
@@ -105,6 +148,9 @@ class Settings:
         limits = {name: read.pop(name) for name in _LIMITS if name in read}
         if limits:
             read["limits"] = Limits(**limits)
+        access = {name: read.pop(name) for name in _ACCESS if name in read}
+        if access:
+            read["access"] = Access(**access)
         return cls(**read)
 
 
@@ -148,6 +194,11 @@ def parse_switch(text: str) -> bool:
     raise InvalidSetting(text, "neither yes nor no")
 
 
+def parse_names(text: str) -> tuple[str, ...]:
+    """Reads names with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 _LIMITS: dict[str, Callable[[str], Any]] = {
     "max_layer_size": parse_size,
     "max_image_size": parse_size,
@@ -155,14 +206,27 @@ _LIMITS: dict[str, Callable[[str], Any]] = {
     "max_ratio": parse_count,
     "max_zstd_window": parse_size,
 }
+_ACCESS: dict[str, Callable[[str], Any]] = {
+    "authfile": str,
+    "username": str,
+    "password": Secret,
+    "registry": str,
+    "netrc": parse_switch,
+    "credential_commands": parse_switch,
+    "cert_dir": str,
+    "insecure_registries": parse_names,
+    "private_hosts": parse_names,
+}
 _READERS: dict[str, Callable[[str], Any]] = {
     **_LIMITS,
+    **_ACCESS,
     "cache": str,
     "registries_conf": str,
     "policy": str,
     "workers": parse_count,
     "memory": parse_size,
     "connections": parse_count,
+    "site_connections": parse_count,
     "insecure": parse_switch,
     "sync": parse_switch,
 }
