@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import Access, Limits, Settings, parse_age, parse_size
+    from fastpull.config import (
+        ACCESS,
+        LIMITS,
+        SETTINGS,
+        Access,
+        Effective,
+        Limits,
+        Setting,
+        Settings,
+        effective_settings,
+    )
     from fastpull.engine import PullReport
     from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
@@ -44,11 +54,15 @@ if TYPE_CHECKING:
     from fastpull.sinks.tar import Tar
     from fastpull.trace import Trace
     from fastpull.tracefile import TraceFile
+    from fastpull.values import parse_age, parse_size
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ACCESS": "fastpull.config",
     "Access": "fastpull.config",
+    "LIMITS": "fastpull.config",
+    "SETTINGS": "fastpull.config",
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.care",
@@ -56,6 +70,7 @@ _HOMES = {
     "Descriptor": "fastpull.oci.descriptor",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
+    "Effective": "fastpull.config",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
     "Keyring": "fastpull.registry.keyring",
@@ -69,6 +84,7 @@ _HOMES = {
     "Removed": "fastpull.cache.care",
     "Search": "fastpull.registry.keyring",
     "Secret": "fastpull.secret",
+    "Setting": "fastpull.config",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
@@ -82,14 +98,18 @@ _HOMES = {
     "Usage": "fastpull.cache.care",
     "Verified": "fastpull.cache.care",
     "WarmReport": "fastpull.client",
-    "parse_age": "fastpull.config",
-    "parse_size": "fastpull.config",
+    "effective_settings": "fastpull.config",
+    "parse_age": "fastpull.values",
+    "parse_size": "fastpull.values",
     "pull": "fastpull.client",
     "sink_for": "fastpull.sinks.choose",
 }
 
 __all__ = [
+    "ACCESS",
     "Access",
+    "LIMITS",
+    "SETTINGS",
     "Bottleneck",
     "Cache",
     "CachedImage",
@@ -97,6 +117,7 @@ __all__ = [
     "Descriptor",
     "Digest",
     "Directory",
+    "Effective",
     "Image",
     "ImageConfig",
     "Keyring",
@@ -110,6 +131,7 @@ __all__ = [
     "Removed",
     "Search",
     "Secret",
+    "Setting",
     "Settings",
     "Sink",
     "SinkReport",
@@ -124,6 +146,7 @@ __all__ = [
     "Verified",
     "WarmReport",
     "__version__",
+    "effective_settings",
     "parse_age",
     "parse_size",
     "pull",

@@ -30,7 +30,8 @@ from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
 from fastpull.sinks.choose import sink_for
-from fastpull.sources.open import open_source
+from fastpull.sources.desk import Desk
+from fastpull.sources.open import Opener
 from fastpull.sources.registry import Means, RegistrySource
 from fastpull.tasks import Budget, Turns, in_thread, task_group
 from fastpull.trace import Stage
@@ -119,7 +120,9 @@ class Client:
             self._transport = await stack.enter_async_context(Transport(settings.access))
             if settings.site_connections is not None:
                 self._place = Slots(store.slot, settings.site_connections).hold
-            self._means = Means(store, files, budget, settings.sync, self._on_event)
+            self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
+            stack.callback(self._opener.archives.close)
+            self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
             self._workshop = Workshop(
                 store, files, workers, helpers, Turns(layers), windows, self._on_event, settings.limits
             )
@@ -133,7 +136,8 @@ class Client:
         """Finds out what a source is now.
 
         Args:
-            source: ``REF``, ``docker://REF`` or ``oci:DIR[:TAG|@DIGEST]``.
+            source: ``REF``, ``docker://REF``, ``oci:DIR[:TAG|@DIGEST]``, ``oci-archive:FILE[:TAG|@DIGEST]``,
+                ``docker-archive:FILE[:REF|:@NUMBER]``, ``docker-daemon:REF`` or ``containers-storage:REF``.
             platform: ``os/architecture[/variant]``, by default this machine's.
 
         Raises:
@@ -216,7 +220,7 @@ class Client:
         self._policy.check(self._source(source).identity)
 
     def _source(self, text: str) -> Source:
-        return open_source(text, self._registry_source)
+        return self._opener.open(text)
 
     def _registry_source(self, text: str) -> Source:
         reference = self._registries_conf.qualified(text)

@@ -1,25 +1,141 @@
-"""Settings: defaults, then ``FASTPULL_*`` from the environment, then what the caller says."""
+"""Settings: defaults, then configuration files, then ``FASTPULL_*`` from the environment, then what the caller says.
+
+The fields of `Settings`, `Limits` and `Access` are the one table of all settings: names in TOML and in the environment, flags,
+help and documentation are made from it. A new setting is a new field.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from fastpull.configfile import read_config_file
 from fastpull.errors import InvalidSetting
 from fastpull.secret import Secret
+from fastpull.sitefiles import folders
+from fastpull.values import parse_count, parse_names, parse_path, parse_size, parse_switch, show_size, show_switch
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", re.IGNORECASE)
-_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values a setting may have.
+
+    Attributes:
+        metavar: in the help of its flag; empty for a switch.
+        read: makes the value of a text.
+        show: makes a text of the value, which `read` understands.
+        types: that a value may have in TOML, beside text.
+        is_list: of texts; its flag may be repeated.
+        is_secret: it has no place in a file or among arguments, which others may see, and is never shown.
+    """
+
+    metavar: str
+    read: Callable[[str], Any]
+    show: Callable[[Any], str] = str
+    types: tuple[type, ...] = ()
+    is_list: bool = False
+    is_secret: bool = False
+
+    @classmethod
+    def choice(cls, *words: str) -> Self:
+        """One of a few words."""
+
+        def read(text: str) -> str:
+            if text not in words:
+                raise InvalidSetting(text, f"none of {', '.join(words)}")
+            return text
+
+        return cls(f"{{{','.join(words)}}}", read)
+
+
+COUNT = Kind("N", parse_count, types=(int,))
+SIZE = Kind("SIZE", parse_size, show_size, types=(int,))
+SWITCH = Kind("", parse_switch, show_switch, types=(bool,))
+FOLDER = Kind("DIR", parse_path)
+FILE = Kind("FILE", parse_path)
+NAME = Kind("NAME", str)
+HOST = Kind("HOST[:PORT]", str)
+HOSTS = Kind("HOST[:PORT]", parse_names, ",".join, types=(list,), is_list=True)
+SECRET = Kind("", Secret, is_secret=True)
+PULL_POLICY = Kind.choice("always", "newer", "missing", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the table of settings.
+
+    Attributes:
+        name: in TOML, in `Settings`, and with ``FASTPULL_`` before it in the environment.
+        kind: of its values.
+        text: what it is, in a few words that may follow its name.
+        default: what it is where nobody says anything.
+        shown_default: the same for people.
+        flag: its name on the command line; empty where it has none of its own.
+    """
+
+    name: str
+    kind: Kind
+    text: str
+    default: Callable[[Mapping[str, str]], Any]
+    shown_default: str
+    flag: str
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return f"FASTPULL_{self.name.upper()}"
+
+    def read(self, value: Any) -> Any:
+        """The value that a text, or a value of TOML, stands for.
+
+        Raises:
+            InvalidSetting: it stands for none.
+        """
+        is_known = isinstance(value, str) or type(value) in self.kind.types  # a bool would be an int, too
+        if not is_known or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
+            raise InvalidSetting(str(value), f"{self.name}: a value of the wrong type")
+        if isinstance(value, list):
+            value = ",".join(value)
+        try:
+            return self.kind.read(str(value))
+        except InvalidSetting as error:
+            raise InvalidSetting(error.given, f"{self.name}: {error.reason}") from None
+
+
+def _setting(
+    kind: Kind,
+    text: str,
+    *,
+    default: Any = None,
+    derive: Callable[[Mapping[str, str]], Any] | None = None,
+    of: str = "",
+    flag: str | None = None,
+) -> Any:
+    """A field that is a setting.
+
+    Args:
+        kind: of its values.
+        text: see `Setting`.
+        default: its value where nobody says anything.
+        derive: makes that value of the environment, in place of ``default``.
+        of: tells what ``derive`` does, or what there is in place of no value.
+        flag: in place of that which is made of its name.
+    """
+    metadata = {
+        "kind": kind,
+        "text": text,
+        "default": derive or (lambda _: default),
+        "shown_default": of or kind.show(default),
+        **({} if flag is None else {"flag": flag}),
+    }
+    return field(metadata=metadata) if derive else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much an image may take before it is refused; each has a setting: ``FASTPULL_MAX_ENTRIES``.
+    """How much an image may take before it is refused; each is a setting.
 
     What no setting raises stands in docs/threat-model.md, with these.
 
@@ -33,11 +149,11 @@ class Limits:
             without ``--long``.
     """
 
-    max_layer_size: int = 256 << 30
-    max_image_size: int = 512 << 30
-    max_entries: int = 4_000_000
-    max_ratio: int = 200
-    max_zstd_window: int = 128 << 20
+    max_layer_size: int = _setting(SIZE, "a layer, uncompressed", default=256 << 30)
+    max_image_size: int = _setting(SIZE, "all layers together, uncompressed", default=512 << 30)
+    max_entries: int = _setting(COUNT, "entries of all layers together", default=4_000_000)
+    max_ratio: int = _setting(COUNT, "uncompressed bytes for a byte of a blob, in a layer of more than 1G", default=200)
+    max_zstd_window: int = _setting(SIZE, "memory that a zstd layer may ask for", default=128 << 20)
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -51,7 +167,7 @@ _NO_PASSWORD = Secret()
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How registries are reached, and who asks them; each has a setting: ``FASTPULL_AUTHFILE``.
+    """How registries are reached, and who asks them; each is a setting.
 
     Attributes:
         authfile: the one file of logins to read, in the format of podman's ``auth.json``; by default the usual places.
@@ -64,15 +180,40 @@ class Access:
         private_hosts: hosts with addresses of private networks that a public registry may send this client to.
     """
 
-    authfile: str = ""
-    username: str = ""
-    password: Secret = _NO_PASSWORD
-    registry: str = ""
-    netrc: bool = False
-    credential_commands: bool = False
-    cert_dir: str = ""
-    insecure_registries: tuple[str, ...] = ()
-    private_hosts: tuple[str, ...] = ()
+    authfile: str | None = _setting(
+        FILE,
+        "the one file of logins to read, such as podman's auth.json",
+        default=None,
+        of="REGISTRY_AUTH_FILE, or where podman, skopeo, docker and enroot have them",
+    )
+    username: str = _setting(
+        NAME, "who asks the registry that the sources name; `--creds`", default="", of="as those say", flag=""
+    )
+    password: Secret = _setting(
+        SECRET, "of that user; `--password-stdin`, or `--creds`", default=_NO_PASSWORD, of="none", flag=""
+    )
+    registry: str = _setting(
+        HOST, "the one that user name and password are for", default="", of="that of the sources"
+    )
+    netrc: bool = _setting(SWITCH, "look for logins in $NETRC or ~/.netrc, too", default=False)
+    credential_commands: bool = _setting(
+        SWITCH,
+        "let a shell expand passwords of enroot's .credentials that begin with $, as enroot does",
+        default=False,
+    )
+    cert_dir: str | None = _setting(
+        FOLDER, "certificates for the registries that the sources name", default=None, of="that of the host in certs.d"
+    )
+    insecure_registries: tuple[str, ...] = _setting(
+        HOSTS, "as insecure, for single hosts", default=(), of="none", flag="--insecure-registry"
+    )
+    private_hosts: tuple[str, ...] = _setting(
+        HOSTS,
+        "hosts of private networks that a public registry may send fastpull to",
+        default=(),
+        of="none",
+        flag="--private-host",
+    )
 
     def __post_init__(self) -> None:
         if bool(self.username) != bool(self.password):
@@ -83,38 +224,70 @@ class Access:
 DEFAULT_ACCESS = Access()
 
 
+def _default_cache(environment: Mapping[str, str]) -> str:
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "fastpull")
+
+
+def config_files(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where configuration files may be: what a site's administrators say, then what the user says."""
+    user, site = folders("fastpull", environment)
+    return tuple(os.path.join(folder, "config.toml") for folder in (site, user))
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a client works.
 
     Attributes:
-        cache: directory of the cache. ``FASTPULL_CACHE``; by default ``$XDG_CACHE_HOME/fastpull`` or
-            ``~/.cache/fastpull``.
-        workers: layers that are unpacked side by side. ``FASTPULL_WORKERS``; by default as many as there are cores to
-            be had.
-        memory: bytes for all buffers together. ``FASTPULL_MEMORY``; by default 192 MiB.
-        connections: to one host, at most. ``FASTPULL_CONNECTIONS``; by default 16.
-        insecure: registries may speak plain http or have certificates that nobody vouches for. ``FASTPULL_INSECURE``.
-        sync: cache and output are on their disks before they appear. ``FASTPULL_SYNC``.
+        cache: directory of the cache.
+        workers: layers that are unpacked side by side.
+        memory: bytes for all buffers together.
+        connections: to one host, at most.
+        site_connections: for blobs, at most, by all processes that share the cache; by default each process has its own
+            ``connections`` only.
+        insecure: registries may speak plain http or have certificates that nobody vouches for.
+        sync: cache and output are on their disks before they appear.
+        pull: whether to ask the registry what a tag means now: ``always``; ``newer``, where a failure does not matter
+            if the cache has the image; only if that is ``missing`` in the cache; or ``never``.
+        registries_conf: the one ``registries.conf`` to read; by default those of the usual places.
+        policy: the ``policy.json`` to keep to; by default the user's, or else the system's.
         limits: how much an image may take.
-        registries_conf: the one ``registries.conf`` to read. ``FASTPULL_REGISTRIES_CONF``; by default the usual places.
-        policy: the ``policy.json`` to keep to. ``FASTPULL_POLICY``; by default the user's, or else the system's.
         access: how registries are reached, and who asks them.
-        site_connections: for blobs, at most, by all processes that share the cache. ``FASTPULL_SITE_CONNECTIONS``; by
-            default each process has its own ``connections`` only.
     """
 
-    cache: str
-    workers: int
-    memory: int = 192 << 20
-    connections: int = 16
-    insecure: bool = False
-    sync: bool = False
+    cache: str = _setting(
+        FOLDER, "directory of the cache", derive=_default_cache, of="$XDG_CACHE_HOME/fastpull, or ~/.cache/fastpull"
+    )
+    workers: int = _setting(
+        COUNT, "layers unpacked side by side", derive=lambda _: available_cores(), of="one per available core"
+    )
+    memory: int = _setting(SIZE, "memory for all buffers together", default=192 << 20)
+    connections: int = _setting(COUNT, "connections to one host, at most", default=16)
+    site_connections: int | None = _setting(
+        COUNT, "connections for blobs, at most, by all who share the cache", default=None, of="no limit"
+    )
+    insecure: bool = _setting(
+        SWITCH,
+        "accept unverified certificates and plain http; loopback addresses may always speak http",
+        default=False,
+    )
+    sync: bool = _setting(SWITCH, "have cache and output on their disks before they appear", default=False)
+    pull: str = _setting(PULL_POLICY, "when to ask the registry what a tag means, and not the cache", default="always")
+    registries_conf: str | None = _setting(
+        FILE,
+        "of mirrors, blocked names and aliases: containers' own registries.conf",
+        default=None,
+        of="where podman and skopeo have it",
+    )
+    policy: str | None = _setting(
+        FILE,
+        "of what may be pulled: containers' own policy.json",
+        default=None,
+        of="where podman and skopeo have it",
+    )
     limits: Limits = DEFAULT_LIMITS
-    registries_conf: str | None = None
-    policy: str | None = None
     access: Access = DEFAULT_ACCESS
-    site_connections: int | None = None
 
     def __post_init__(self) -> None:
         if not self.cache:
@@ -133,103 +306,94 @@ class Settings:
         """Makes the settings of this process.
 
         Args:
-            environment: with ``FASTPULL_*``.
+            environment: with ``FASTPULL_*``, and where the user's configuration file is.
             given: what counts above all, as values or as text; None for what was not given. Limits have the names that
                 they have in `Limits`, and access those of `Access`.
 
         Raises:
-            InvalidSetting: a value is out of its range, or cannot be read.
+            InvalidSetting: a value is out of its range, or cannot be read; a configuration file has an unknown name.
         """
-        base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        found: dict[str, Any] = {"cache": os.path.join(base, "fastpull"), "workers": available_cores()}
-        found.update({name: environment.get(f"FASTPULL_{name.upper()}") or found.get(name) for name in _READERS})
-        found.update({name: value for name, value in given.items() if value is not None})
-        read = {name: _read(name, value) for name, value in found.items() if value is not None}
-        limits = {name: read.pop(name) for name in _LIMITS if name in read}
-        if limits:
-            read["limits"] = Limits(**limits)
-        access = {name: read.pop(name) for name in _ACCESS if name in read}
-        if access:
-            read["access"] = Access(**access)
-        return cls(**read)
+        values = {one.setting.name: one.value for one in effective_settings(environment, **given)}
+        for group, kind in _GROUPS.items():
+            values[group] = kind(**{name: values.pop(name) for name in _table(kind)})
+        return cls(**values)
 
 
-def _read(name: str, value: Any) -> Any:
+def _table(of: type) -> dict[str, Setting]:
+    return {
+        one.name: Setting(one.name, **{"flag": f"--{one.name.replace('_', '-')}", **one.metadata})
+        for one in fields(of)
+        if one.metadata
+    }
+
+
+_GROUPS: Mapping[str, type] = {"limits": Limits, "access": Access}
+"""Fields of `Settings` that are tables of settings themselves; their settings stand beside the others."""
+
+SETTINGS: Mapping[str, Setting] = {
+    name: setting for of in (Settings, *_GROUPS.values()) for name, setting in _table(of).items()
+}
+"""All settings, by name."""
+
+LIMITS: tuple[str, ...] = tuple(_table(Limits))
+"""The names of those that limit what an image may take."""
+
+ACCESS: tuple[str, ...] = tuple(_table(Access))
+"""The names of those that say how registries are reached, and who asks them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What a setting is, and why.
+
+    Attributes:
+        setting: which.
+        value: that counts.
+        origin: who said so: ``default``, ``FILE:LINE``, a variable's name or ``argument``.
+    """
+
+    setting: Setting
+    value: Any
+    origin: str
+
+    @property
+    def shown(self) -> str:
+        """The value for people."""
+        return "" if self.value is None else self.setting.kind.show(self.value)
+
+
+def effective_settings(environment: Mapping[str, str] = os.environ, /, **given: Any) -> tuple[Effective, ...]:
+    """What each setting of this process is, and where it comes from; arguments and errors as for `Settings.load`."""
+    if unknown := given.keys() - SETTINGS.keys():
+        raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
+    found = {name: Effective(one, one.default(environment), "default") for name, one in SETTINGS.items()}
+    for path in config_files(environment):
+        for name, one in read_config_file(path, SETTINGS).items():
+            found[name] = _from_file(SETTINGS[name], one.value, one.place)
+    for name, setting in SETTINGS.items():
+        if text := environment.get(setting.variable):
+            found[name] = Effective(setting, setting.read(text), setting.variable)
+    for name, value in given.items():
+        if value is not None:
+            setting = SETTINGS[name]
+            read = setting.read(value) if isinstance(value, str | list) else value
+            found[name] = Effective(setting, read, "argument")
+    return tuple(found.values())
+
+
+def _from_file(setting: Setting, value: Any, place: str) -> Effective:
+    if setting.kind.is_secret:
+        reason = f"{place}: a configuration file is no place for a secret, which belongs into {setting.variable}"
+        raise InvalidSetting(setting.name, reason)
     try:
-        return _READERS[name](value) if isinstance(value, str) else value
+        read = setting.read(value)
     except InvalidSetting as error:
-        raise InvalidSetting(error.given, f"{name}: {error.reason}") from None
-
-
-def parse_count(text: str) -> int:
-    """Reads a whole number above zero."""
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise InvalidSetting(text, "not a whole number above zero")
-    return int(text)
-
-
-def parse_size(text: str) -> int:
-    """Reads a size such as ``300M`` or ``1.5GiB``; units are powers of 1024."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise InvalidSetting(text, "not a size, such as 300M or 1.5G")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
-def parse_age(text: str) -> float:
-    """Reads a time span such as ``12h`` or ``30d``, in seconds."""
-    match = _AGE.fullmatch(text.strip())
-    if match is None:
-        raise InvalidSetting(text, "not an age, such as 12h or 30d")
-    return float(match[1]) * _AGES[match[2].lower()]
-
-
-def parse_switch(text: str) -> bool:
-    """Reads ``1``, ``true``, ``yes``, ``on`` or their opposites."""
-    lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "no", "off"):
-        return False
-    raise InvalidSetting(text, "neither yes nor no")
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Reads names with commas between them."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-_LIMITS: dict[str, Callable[[str], Any]] = {
-    "max_layer_size": parse_size,
-    "max_image_size": parse_size,
-    "max_entries": parse_count,
-    "max_ratio": parse_count,
-    "max_zstd_window": parse_size,
-}
-_ACCESS: dict[str, Callable[[str], Any]] = {
-    "authfile": str,
-    "username": str,
-    "password": Secret,
-    "registry": str,
-    "netrc": parse_switch,
-    "credential_commands": parse_switch,
-    "cert_dir": str,
-    "insecure_registries": parse_names,
-    "private_hosts": parse_names,
-}
-_READERS: dict[str, Callable[[str], Any]] = {
-    **_LIMITS,
-    **_ACCESS,
-    "cache": str,
-    "registries_conf": str,
-    "policy": str,
-    "workers": parse_count,
-    "memory": parse_size,
-    "connections": parse_count,
-    "site_connections": parse_count,
-    "insecure": parse_switch,
-    "sync": parse_switch,
-}
+        raise InvalidSetting(error.given, f"{place}: {error.reason}") from None
+    if setting.kind.read is parse_path and not os.path.isabs(read):
+        raise InvalidSetting(
+            str(value), f"{place}: {setting.name}: in a file a path has to be absolute, or begin with ~"
+        )
+    return Effective(setting, read, place)
 
 
 def available_cores() -> int:

@@ -5,6 +5,7 @@
     FastpullError                          exit code
     ├── InvalidInput (ValueError)                  3   what the caller gave cannot be understood
     │   ├── InvalidReference
+    │   │   └── InvalidSource
     │   ├── InvalidDigest
     │   ├── InvalidPlatform
     │   └── InvalidSetting
@@ -56,6 +57,7 @@ __all__ = [
     "InvalidPlatform",
     "InvalidReference",
     "InvalidSetting",
+    "InvalidSource",
     "LayerError",
     "LimitExceeded",
     "MalformedDocument",
@@ -129,6 +131,13 @@ class InvalidReference(InvalidInput):
 
     def _hint(self) -> str:
         return "A reference is [HOST[:PORT]/]NAME[:TAG][@DIGEST], for example nvcr.io/nvidia/pytorch:24.01-py3"
+
+
+class InvalidSource(InvalidReference):
+    """A source that is no registry's breaks its grammar, or does not say which of several images is meant."""
+
+    def _hint(self) -> str:
+        return "fastpull pull --help has the forms of a source, for example docker-archive:FILE:NAME:TAG"
 
 
 class InvalidDigest(InvalidInput):

@@ -289,7 +289,7 @@ class Cache:
         """What an image consists of: its manifest, and as far as that is there, config and layers."""
         manifest = self._manifest(ref.manifest)
         described: tuple[Descriptor, ...] = (manifest.config, *manifest.layers) if manifest else ()
-        return [ref.manifest, *(descriptor.digest for descriptor in described)]
+        return list(dict.fromkeys([ref.top, ref.manifest, *(descriptor.digest for descriptor in described)]))
 
     def _manifest(self, digest: Digest) -> Manifest | None:
         body = self._store.read_document(digest, MAX_DOCUMENT_SIZE, touch=False)

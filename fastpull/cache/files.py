@@ -107,6 +107,16 @@ class Files:
             if sync:
                 sync_folder(folder)
 
+    def open_scratch(self) -> int:
+        """Opens an empty file without a name, which is gone when its descriptor is closed, whoever dies meanwhile."""
+        with local_errors():
+            with contextlib.suppress(OSError):  # not every filesystem can: NFS, some overlays
+                return os.open(self.root, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            path = os.path.join(self.root, f".scratch.{unique()}")
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            os.unlink(path)
+            return fd
+
     def unlink(self, path: str) -> None:
         """Removes a file, if it is there."""
         with local_errors(), contextlib.suppress(FileNotFoundError):

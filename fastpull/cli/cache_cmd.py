@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import fastpull
-from fastpull.cli.arguments import add_cache_argument
-from fastpull.cli.words import age_of, plain, size_of
+from fastpull.cli.arguments import add_settings
+from fastpull.cli.words import age_of, plain, size_of, table
 from fastpull.errors import FastpullError, IntegrityError
 
 _EPILOG = """\
@@ -39,7 +39,7 @@ def add_verb(verbs: Any) -> None:
 
     def add(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
         action: argparse.ArgumentParser = actions.add_parser(name, help=words, description=words.capitalize() + ".")
-        add_cache_argument(action)
+        add_settings(action, "cache")
         action.add_argument("--json", action="store_true", help="for machines")
         action.set_defaults(run=run)
         return action
@@ -155,6 +155,4 @@ def _show(options: argparse.Namespace, value: object, head: tuple[str, ...], row
     if options.json:
         print(json.dumps(plain(value)))
         return
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for row in (head, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(table(head, rows)))

@@ -16,6 +16,7 @@ _EPILOG = """\
 examples:
   fastpull inspect debian:12
   fastpull inspect --json nvcr.io/nvidia/pytorch:24.01-py3 | jq .layers
+  fastpull inspect --digest debian:12                          what does the tag mean now?
   fastpull inspect --raw oci:layout:v1 | sha256sum
   fastpull inspect --auth nvcr.io/nvidia/pytorch               which login would be used?
 """
@@ -33,6 +34,7 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--json", action="store_true", help="everything, as one JSON object")
+    what.add_argument("--digest", action="store_true", help="only the digest of the manifest")
     what.add_argument("--raw", action="store_true", help="the manifest's own bytes")
     what.add_argument("--config", action="store_true", help="the config's own bytes")
     parser.add_argument(
@@ -50,6 +52,8 @@ def _run(options: argparse.Namespace) -> int:
     image = run(_resolve(options, settings_of(options)))
     if options.raw or options.config:
         sys.stdout.buffer.write(image.manifest.raw if options.raw else image.config.raw)
+    elif options.digest:
+        print(image.digest)
     elif options.json:
         print(json.dumps(image_summary(image), indent=2))
     else:

@@ -15,12 +15,13 @@ from fastpull.cli.arguments import (
     add_client_arguments,
     add_limit_arguments,
     add_output_arguments,
+    add_settings,
     settings_of,
 )
 from fastpull.cli.console import Console, console_for
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
-from fastpull.errors import FastpullError, InvalidSetting
+from fastpull.errors import FastpullError, InvalidSetting, OutputError, from_os_error
 
 _EPILOG = """\
 examples:
@@ -30,6 +31,9 @@ examples:
   fastpull pull docker://registry.example.org:5000/ml/app:v1 -o /scratch/app/ --force
   fastpull pull debian:12 -o arm/ --platform linux/arm64
   fastpull pull oci:layout:v1 -o rootfs/
+  fastpull pull docker-archive:saved.tar.gz -o app.sqsh
+  fastpull pull docker-daemon:app:v1                          what docker build has made
+  fastpull pull debian:12 --pull missing                      from the cache if it is there, also offline
   fastpull pull debian:12 -o image.tar
   fastpull pull debian:12 -o - | podman import - debian:12
   digest=$(fastpull pull -q debian:12 -o rootfs/)
@@ -78,8 +82,9 @@ def add_verb(verbs: Any) -> None:
         "--mtime", type=int, metavar="SECONDS", help="of everything in a squashfs image or a tar, since the epoch"
     )
     parser.add_argument(
-        "--sync", action="store_true", default=None, help="have cache and output on their disks before they appear"
+        "--digest-file", metavar="FILE", help="write the digest of the manifest there when the output is complete"
     )
+    add_settings(parser, "sync")
     add_client_arguments(parser)
     add_limit_arguments(parser)
     add_output_arguments(parser)
@@ -117,8 +122,19 @@ def _run(options: argparse.Namespace) -> int:
         except FastpullError as error:
             console.failure(error)
             return error.exit_code
+    if options.digest_file is not None:
+        _write_digest(options.digest_file, report.image.digest)
     console.result(report, _words(report), str(report.image.digest))
     return 0
+
+
+def _write_digest(path: str, digest: fastpull.Digest) -> None:
+    """As podman and skopeo write it: without a line end."""
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(str(digest))
+    except OSError as error:
+        raise from_os_error(OutputError, error, path) from error
 
 
 async def _pull(
@@ -145,16 +161,30 @@ def _trace_file(path: str | None, output: str) -> contextlib.AbstractContextMana
 def _default_output(source: str) -> str:
     """The name that enroot would choose: ``NAME+TAG.sqsh``, with ``+`` for each ``/``."""
     kind, colon, rest = source.partition(":")
-    if colon and kind == "oci":
-        path, _, tag = rest.partition("@")[0].rpartition(":")
-        name = os.path.basename((path or tag).rstrip("/")) + (f"+{tag}" if path else "")
+    path, _, tag = rest.partition(":")
+    if colon and kind in ("oci", "oci-archive"):
+        path, _, tag = re.sub(r"@\w+:\w+$", "", rest).partition(":")
+        name = _stem(path) + (f"+{tag}" if tag else "")
+    elif colon and kind == "docker-archive":
+        name = _name_of(tag) if tag and not tag.startswith("@") else _stem(path) + tag.replace("@", "+")
+    elif colon and kind in ("docker-daemon", "containers-storage"):
+        name = rest[:19] if rest.startswith("sha256:") else _name_of(rest)
     else:
-        reference = fastpull.Reference.parse(source.removeprefix("docker://"))
-        tag = reference.tag or (reference.digest.short if reference.digest else "")
-        name = f"{reference.repository.removeprefix('library/')}+{tag}"
+        name = _name_of(source.removeprefix("docker://"))
     if not name.strip("+"):
         raise InvalidSetting(source, "no name can be made of this source, choose one with -o")
     return re.sub(r"[/:]", "+", name) + ".sqsh"
+
+
+def _name_of(text: str) -> str:
+    reference = fastpull.Reference.parse(text)
+    tag = reference.tag or (reference.digest.short if reference.digest else "")
+    return f"{reference.repository.removeprefix('library/')}+{tag}"
+
+
+def _stem(path: str) -> str:
+    """The last part of a path, without what says that it is an archive."""
+    return re.sub(r"\.(tar(\.\w+)?|tgz|txz|oci)$", "", os.path.basename(path.rstrip("/")))
 
 
 def _words(report: fastpull.PullReport) -> str:

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import fastpull
-from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, add_output_arguments, settings_of
+from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, add_output_arguments, add_settings, settings_of
 from fastpull.cli.console import Console, console_for
 from fastpull.cli.running import run
 from fastpull.errors import InvalidSetting
@@ -37,9 +37,7 @@ def add_verb(verbs: Any) -> None:
         "-f", "--file", metavar="FILE", action="append", default=[], help="read sources from a file, - is stdin"
     )
     parser.add_argument("--jobs", metavar="N", type=int, default=4, help="images side by side (4)")
-    parser.add_argument(
-        "--sync", action="store_true", default=None, help="have the cache on its disk before blobs appear"
-    )
+    add_settings(parser, "sync")
     add_client_arguments(parser)
     add_output_arguments(parser)
     parser.set_defaults(run=_run)

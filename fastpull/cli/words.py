@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,13 @@ def size_of(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Lines with columns of equal width."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
 def age_of(when: float) -> str:
     """How long ago something was: ``3 hours ago``."""
     seconds = max(0, time.time() - when)
@@ -33,7 +41,7 @@ def age_of(when: float) -> str:
 
 def plain(value: Any) -> Any:
     """A value of fastpull's as JSON has it."""
-    if isinstance(value, fastpull.Digest | fastpull.Platform | fastpull.Reference):
+    if isinstance(value, fastpull.Digest | fastpull.Platform | fastpull.Reference | fastpull.Secret):
         return str(value)
     if isinstance(value, fastpull.Image):
         return image_summary(value)

@@ -37,32 +37,15 @@ class Document:
 
         Spec: image-spec considerations.md, Canonicalization and JSON (I-JSON, RFC 7493).
         """
-
-        def fail(reason: str) -> NoReturn:
-            raise MalformedDocument(subject, reason)
-
-        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            names: dict[str, Any] = {}
-            for name, value in pairs:
-                if name in names:
-                    fail(f"the name {name!r} twice in one object")
-                names[name] = value
-            return names
-
-        def no_constant(token: str) -> NoReturn:
-            fail(f"{token} is not JSON")
-
-        if len(body) > MAX_DOCUMENT_SIZE:
-            fail(f"more than {MAX_DOCUMENT_SIZE} bytes")
-        try:
-            value = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            fail(f"no JSON ({error})")
-        except (RecursionError, ValueError):
-            fail("no sane JSON (too deep, or a number too long)")
+        value = _parse(body, subject)
         if not isinstance(value, dict):
-            fail("no JSON object")
+            raise MalformedDocument(subject, "no JSON object")
         return cls(value, subject)
+
+    @classmethod
+    def parse_list(cls, body: bytes, subject: str) -> list[Document]:
+        """Reads a list of JSON objects; errors are those of `parse`."""
+        return cls({"": _parse(body, subject)}, subject).children("")
 
     def fail(self, reason: str) -> NoReturn:
         """Refuses the document."""
@@ -130,3 +113,29 @@ class Document:
         if not all(isinstance(value, str) for value in values.values()):
             self.fail(f"{name!r} holds something that is not a string")
         return values
+
+
+def _parse(body: bytes, subject: str) -> Any:
+    def fail(reason: str) -> NoReturn:
+        raise MalformedDocument(subject, reason)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in names:
+                fail(f"the name {name!r} twice in one object")
+            names[name] = value
+        return names
+
+    def no_constant(token: str) -> NoReturn:
+        fail(f"{token} is not JSON")
+
+    if len(body) > MAX_DOCUMENT_SIZE:
+        fail(f"more than {MAX_DOCUMENT_SIZE} bytes")
+    try:
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=unique, parse_constant=no_constant)
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        fail(f"no JSON ({error})")
+    except (RecursionError, ValueError):
+        fail("no sane JSON (too deep, or a number too long)")
+    return value

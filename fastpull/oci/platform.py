@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform as host_platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from fastpull.errors import InvalidPlatform
@@ -70,6 +70,12 @@ class Platform:
     def of_host(cls) -> Self:
         """The platform that this process runs on."""
         return cls.normalised("linux", host_platform.machine())
+
+    @property
+    def canonical(self) -> Self:
+        """The same platform in the one spelling that leaves out a variant which goes without saying."""
+        goes_without_saying = self.variant == _DEFAULT_VARIANTS.get(self.architecture)
+        return replace(self, variant=None) if goes_without_saying else self
 
     def rank(self, offered: Platform) -> int | None:
         """How well an offered platform serves this one.

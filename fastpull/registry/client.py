@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from yarl import URL
 
 from fastpull.errors import (
     AccessDenied,
+    InvalidDigest,
     NotFound,
     RateLimited,
     RegistryError,
@@ -23,6 +24,7 @@ from fastpull.errors import (
     UnexpectedAnswer,
 )
 from fastpull.oci import media_types
+from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.registry.auth import Authorizer
 from fastpull.registry.challenges import parse_challenges
@@ -34,12 +36,12 @@ from fastpull.registry.transport import host_of, shown
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
-    from fastpull.oci.digest import Digest
     from fastpull.registry.keyring import Keyring
     from fastpull.registry.transport import Answer, Transport
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signed URL is no longer good
+_NO_HEAD = frozenset({400, 404, 405, 406, 501})  # of those who do not know the method, or only pretend to
 _MAX_REDIRECTS = 10
 _MAX_CHALLENGES = 2
 
@@ -144,6 +146,35 @@ class RegistryClient:
 
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
+    async def manifest_digest(self, repository: str, tag: str, *, retry: bool = True) -> Digest | None:
+        """Asks what a tag names now, without fetching it.
+
+        Args:
+            repository: of the tag.
+            tag: that is asked for.
+            retry: whether to ask again after a failure that may pass.
+
+        Returns:
+            Its digest; None where the registry does not tell, and has to be asked for the manifest.
+
+        Raises:
+            AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
+
+        Spec: distribution-spec, Checking if content exists in the registry.
+        """
+
+        async def once() -> Digest | None:
+            url = (await self._base_url()) / "v2" / repository / "manifests" / tag
+            async with self._exchange(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as answer:
+                if answer.status == 200:
+                    return _digest_of(answer)
+                if answer.status in _NO_HEAD:
+                    return None
+                raise await self._refusal(answer, repository, f"manifest {tag!r} of {repository}")
+
+        backoff = self.backoff if retry else replace(self.backoff, attempts=1)
+        return await with_retries(once, self._host, backoff, self.on_retry)
+
     async def blob(self, repository: str, descriptor: Descriptor) -> bytes:
         """Fetches a small blob, such as a config, in one piece; its digest is for the caller to verify.
 
@@ -238,8 +269,10 @@ class RegistryClient:
         return last
 
     @asynccontextmanager
-    async def _exchange(self, url: URL, repository: str, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
-        """Sends a GET, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
+    async def _exchange(
+        self, url: URL, repository: str, headers: Mapping[str, str], *, method: str = "GET"
+    ) -> AsyncIterator[Answer]:
+        """Sends a request, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
         scope = f"repository:{repository}:pull"
         registry = await self._base_url()
         redirects = challenges = 0
@@ -248,7 +281,7 @@ class RegistryClient:
             authorization = await self._auth.header(scope, registry) if is_registry else None
             sent = {**headers, "Authorization": authorization} if authorization else headers
             sender = "" if is_registry else self._host
-            async with self._transport.request("GET", url, sent, sender=sender) as answer:
+            async with self._transport.request(method, url, sent, sender=sender) as answer:
                 if answer.status in _REDIRECTS and redirects < _MAX_REDIRECTS:
                     redirects += 1
                     url = _redirected(answer, may_be_plain=self._transport.is_insecure(self._host))
@@ -286,6 +319,13 @@ class RegistryClient:
         if answer.status in _REDIRECTS:
             return UnexpectedAnswer(shown(answer.url), f"more than {_MAX_REDIRECTS} redirects", answer.status)
         return UnexpectedAnswer(shown(answer.url), await answer.complaint() or "no explanation", answer.status)
+
+
+def _digest_of(answer: Answer) -> Digest | None:
+    try:
+        return Digest.parse(answer.headers.get("Docker-Content-Digest", ""))
+    except InvalidDigest:
+        return None
 
 
 def _redirected(answer: Answer, *, may_be_plain: bool = False) -> URL:

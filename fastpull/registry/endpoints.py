@@ -18,6 +18,7 @@ from fastpull.errors import AccessDenied, FastpullError, IntegrityError, Registr
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
+    from fastpull.oci.digest import Digest
     from fastpull.registry.client import ManifestAnswer, RegistryClient
 
 T = TypeVar("T")
@@ -60,6 +61,11 @@ class Endpoint:
         """As `RegistryClient.manifest`."""
         async with self._in_time():
             return await self.client.manifest(self.repository, version)
+
+    async def manifest_digest(self, version: str, *, retry: bool) -> Digest | None:
+        """As `RegistryClient.manifest_digest`."""
+        async with self._in_time():
+            return await self.client.manifest_digest(self.repository, version, retry=retry)
 
     async def blob(self, descriptor: Descriptor) -> bytes:
         """As `RegistryClient.blob`."""

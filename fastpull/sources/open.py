@@ -2,33 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from fastpull.errors import InvalidReference
-from fastpull.sources.layout import LayoutReference, LayoutSource
+from fastpull.errors import InvalidSource
+from fastpull.oci.reference import Reference
+from fastpull.sources.archive import Archive, open_archive
+from fastpull.sources.archives import Archives
+from fastpull.sources.docker_archive import DockerArchiveReference, DockerArchiveSource
+from fastpull.sources.docker_daemon import export_from_docker
+from fastpull.sources.layout import LayoutReference, LayoutSource, use_folder
+from fastpull.sources.podman import export_from_podman
 
 if TYPE_CHECKING:
     from fastpull.sources.base import Source
+    from fastpull.sources.desk import Desk
 
-_LATER = ("oci-archive", "docker-archive", "docker-daemon", "containers-storage", "dir")
+KINDS = ("docker://", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
+"""How a source may begin; a reference alone is an image in a registry."""
 
 
-def open_source(text: str, registry: Callable[[str], Source]) -> Source:
-    """Reads ``REF``, ``docker://REF`` or ``oci:DIR[:TAG|@DIGEST]``.
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Makes sources.
 
-    Args:
-        text: what the user typed.
+    Attributes:
         registry: makes the source of what is left for a registry.
-
-    Raises:
-        InvalidReference, InvalidDigest: it is none of these.
+        desk: where archives are opened.
+        archives: that are open.
     """
-    scheme, colon, rest = text.partition(":")
-    if colon and scheme == "oci":
-        return LayoutSource(LayoutReference.parse(rest))
-    if colon and scheme == "docker" and rest.startswith("//"):
-        return registry(rest.removeprefix("//"))
-    if (colon and scheme in _LATER) or "://" in text:
-        raise InvalidReference(text, "unknown kind of source (there are docker:// and oci:)")
-    return registry(text)
+
+    registry: Callable[[str], Source]
+    desk: Desk
+    archives: Archives = field(default_factory=Archives)
+
+    def open(self, text: str) -> Source:
+        """Reads ``REF`` or one of `KINDS`; nothing is opened or asked yet.
+
+        Raises:
+            InvalidSource, InvalidDigest: it is none of these.
+        """
+        scheme, colon, rest = text.partition(":")
+        match scheme if colon else "":
+            case "docker" if rest.startswith("//"):
+                return self.registry(rest.removeprefix("//"))
+            case "oci":
+                layout = LayoutReference.parse(scheme, rest)
+                return LayoutSource(layout, partial(use_folder, layout.path))
+            case "oci-archive":
+                layout = LayoutReference.parse(scheme, rest)
+                return LayoutSource(layout, partial(self._use_file, str(layout), layout.path))
+            case "docker-archive":
+                reference = DockerArchiveReference.parse(rest)
+                use = partial(self._use_file, str(reference), reference.path)
+                return DockerArchiveSource(text, reference.wanted, lambda _: use(), self.desk.executor)
+            case "docker-daemon":
+                return self._exported(text, rest, export_from_docker)
+            case "containers-storage":
+                return self._exported(text, rest, export_from_podman)
+        if (colon and scheme == "dir") or "://" in text:
+            raise InvalidSource(text, f"unknown kind of source (there are {', '.join(KINDS)})")
+        return self.registry(text)
+
+    def _use_file(self, name: str, path: str) -> AbstractAsyncContextManager[Archive]:
+        desk = self.desk
+        try:
+            state = os.stat(path)
+            key = path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns  # another file is opened anew
+        except OSError:
+            key = path, 0, 0, 0, 0  # opening it says what is wrong
+        return self.archives.use(key, lambda: desk.opened(partial(open_archive, name, path, desk.store, desk.limits)))
+
+    def _exported(self, name: str, image: str, export: Callable[[str, str, Desk], Awaitable[Archive]]) -> Source:
+        if not image.startswith("sha256:"):
+            Reference.parse(
+                image
+            )  # also an id looks like a repository; nothing else becomes part of a path or a command
+        elif not image.removeprefix("sha256:").isalnum():
+            raise InvalidSource(name, "no image id")
+
+        def use(anew: bool) -> AbstractAsyncContextManager[Archive]:
+            return self.archives.use(name, lambda: export(name, image, self.desk), anew=anew)
+
+        return DockerArchiveSource(name, "", use, self.desk.executor)

@@ -13,7 +13,14 @@ import xxhash
 
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
-from fastpull.errors import DigestMismatch, NotFound, SizeMismatch
+from fastpull.errors import (
+    AccessDenied,
+    DigestMismatch,
+    NotFound,
+    RegistryError,
+    SizeMismatch,
+    TransportError,
+)
 from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
@@ -46,6 +53,7 @@ class Means:
         executor: for blocking calls on files.
         budget: of memory.
         sync: whether blobs are on their disk before they appear.
+        pull: when to ask a registry: `fastpull.config.Settings.pull`.
         on_event: told what happens.
     """
 
@@ -53,6 +61,7 @@ class Means:
     executor: Executor
     budget: Budget
     sync: bool
+    pull: str
     on_event: OnEvent
 
 
@@ -140,23 +149,74 @@ class RegistrySource:
         return Identity.of_reference(self._reference)
 
     async def resolve(self, platform: Platform) -> Image:
-        """See `fastpull.sources.base.Source`. A reference with a digest needs no registry if the cache has it all."""
-        reference = self._reference
+        """See `fastpull.sources.base.Source`. A reference with a digest needs no registry if the cache has it all.
+
+        What a tag names is found out once: from there on everything is asked for by digest.
+        """
+        reference, known = self._reference, None
         if reference.digest is not None:
             top = await self._manifest(reference.digest, str(reference))
         else:
-            answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(reference.version))
-            top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+            known = await self._remembered(platform)
+            top = await self._named_by_tag(platform, known)
         image = await resolve_image(str(reference), top, platform, self._fetch)
-        ref = Ref.now(str(reference), str(image.platform), image.digest)
-        await in_thread(self._means.executor, ref.keep, self._means.store.files)
+        if top is not known:
+            ref = Ref.now(str(reference), str(platform.canonical), image.digest, top.digest)
+            await in_thread(self._means.executor, ref.keep, self._means.store.files)
         return image
+
+    async def _named_by_tag(self, platform: Platform, known: Document | None) -> Document:
+        """What the tag names: as the registry says, or what is known, as the cache remembers it."""
+        policy, on_event, name = self._means.pull, self._means.on_event, str(self._reference)
+        if policy == "never" or (policy == "missing" and known is not None):
+            if known is None:
+                raise self._not_cached(f"{name} for {platform}")
+            return known
+        try:
+            return await self._asked(known)
+        except (TransportError, RegistryError, AccessDenied) as error:
+            if known is None:
+                raise
+            if policy != "newer":
+                on_event(
+                    Warned(name, "the cache has what this was the last time; --pull newer or missing would use that")
+                )
+                raise
+            on_event(Warned(name, f"what the cache has is used, because the registry does not tell: {error}"))
+            return known
+
+    async def _remembered(self, platform: Platform) -> Document | None:
+        store, executor = self._means.store, self._means.executor
+        ref = await in_thread(executor, Ref.find, store.files, str(self._reference), str(platform.canonical))
+        body = await self._kept(ref.top) if ref else None
+        return Document(ref.top, body, None) if ref and body is not None else None
+
+    async def _asked(self, known: Document | None) -> Document:
+        """What the registry says that the tag names; what is known is not fetched again."""
+        version = self._reference.version
+        if known is not None:
+            # who makes do with the cache does not wait long for a network that is not there
+            retry = self._means.pull != "newer"
+            digest = await self._endpoints.ask(lambda endpoint: endpoint.manifest_digest(version, retry=retry))
+            if digest is not None:
+                return await self._manifest(digest, str(self._reference))
+        answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(version))
+        return await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+
+    def _not_cached(self, subject: str) -> NotFound:
+        advice = "With --pull never nothing is fetched; fetch it once with another policy, or where there is a network"
+        return NotFound(subject, f"cache {self._means.store.root}", advice)
+
+    def _check_may_fetch(self, subject: str) -> None:
+        if self._means.pull == "never":
+            raise self._not_cached(subject)
 
     async def _fetch(self, descriptor: Descriptor) -> Document:
         subject = f"{descriptor.digest} of {self._reference}"
         kept = await self._kept(descriptor.digest)
         if kept is not None:
             return checked(kept, descriptor, subject, descriptor.media_type)
+        self._check_may_fetch(subject)
         if descriptor.media_type in media_types.CONFIGS:
             return await self._keep(await self._twice(lambda: self._config(descriptor, subject)))
         return await self._keep(await self._twice(lambda: self._manifest_from_registry(descriptor, subject)))
@@ -165,6 +225,7 @@ class RegistrySource:
         kept = await self._kept(digest)
         if kept is not None:
             return Document(digest, kept, None)
+        self._check_may_fetch(f"manifest {digest}")
         return await self._keep(await self._twice(lambda: self._manifest_from_registry(digest, subject)))
 
     async def _twice(self, fetch: Callable[[], Awaitable[Document]]) -> Document:
@@ -244,6 +305,7 @@ class RegistrySource:
 
     @asynccontextmanager
     async def _download(self, descriptor: Descriptor, rank: int, lock: FileLock, part: Part) -> AsyncIterator[Blob]:
+        self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
         means = self._means
         stopped = threading.Event()
         partial = await in_thread(

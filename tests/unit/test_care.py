@@ -149,7 +149,7 @@ def test_removing_what_is_not_there_says_so(cache: Cache) -> None:
 
 
 def test_damaged_references_are_passed_over(store: Store, cache: Cache) -> None:
-    Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x")).keep(store.files)
+    Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x")).keep(store.files)
     store.files.write(f"{store.root}/refs/broken", b"{")
     store.files.write(f"{store.root}/refs/foreign", b'{"reference": 1}')
     assert cache.images() == []
@@ -262,7 +262,7 @@ def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: 
 
 
 def test_verify_removes_damaged_references(store: Store, cache: Cache) -> None:
-    ref = Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"))
+    ref = Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x"))
     ref.keep(store.files)
     flip(f"{store.root}/refs/{ref.name}")
     for dry_run in (True, False):

@@ -1,9 +1,25 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from fastpull.config import Settings, available_cores, parse_age, parse_size
+from fastpull.config import (
+    COUNT,
+    FILE,
+    FOLDER,
+    HOST,
+    HOSTS,
+    NAME,
+    SETTINGS,
+    Setting,
+    Settings,
+    available_cores,
+    effective_settings,
+)
 from fastpull.errors import InvalidSetting
+from fastpull.values import parse_age, parse_size, show_size
 
 
 def test_arguments_go_before_the_environment_and_that_before_the_defaults() -> None:
@@ -53,5 +69,145 @@ def test_ages(text: str, seconds: float) -> None:
     assert parse_age(text) == seconds
 
 
+def test_an_unknown_argument_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError, match="memroy"):
+        Settings.load({}, memroy=3)
+
+
 def test_there_is_a_core() -> None:
     assert available_cores() >= 1
+
+
+# --- configuration files
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The site's configuration file."""
+    path = tmp_path / "etc/fastpull/config.toml"
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr("fastpull.sitefiles.SYSTEM_FOLDER", str(tmp_path / "etc"))
+    return path
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Path:
+    """The user's configuration file, of an environment with `environment`."""
+    path = tmp_path / "xdg/fastpull/config.toml"
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def environment(user: Path, **variables: str) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(user.parents[1]), "XDG_CACHE_HOME": "/xdg", **variables}
+
+
+def origins(user: Path, variables: dict[str, str], **given: object) -> dict[str, tuple[object, str]]:
+    found = effective_settings(environment(user, **variables), **given)
+    return {one.setting.name: (one.value, one.origin) for one in found}
+
+
+def test_what_is_nearer_to_the_user_counts(site: Path, user: Path) -> None:
+    names = ["connections", "memory", "workers", "max_entries"]
+    site.write_text("".join(f"{name} = {1 + number + (64 << 20)}\n" for number, name in enumerate(names)))
+    user.write_text('# mine\nmemory = "300M"\nworkers = 7\nmax_entries = 8\n')
+    found = origins(user, {"FASTPULL_WORKERS": "6", "FASTPULL_MAX_ENTRIES": "5"}, max_entries="4")
+    assert found["connections"] == ((64 << 20) + 1, f"{site}:1")
+    assert found["memory"] == (300 << 20, f"{user}:2")
+    assert found["workers"] == (6, "FASTPULL_WORKERS")
+    assert found["max_entries"] == (4, "argument")
+    assert found["sync"] == (False, "default")
+    assert found["cache"] == ("/xdg/fastpull", "default")
+    settings = Settings.load(environment(user))
+    assert (settings.memory, settings.limits.max_entries) == (300 << 20, 8)
+
+
+WRITABLE = {
+    # where the default is nothing, which could not be told from no value
+    COUNT: 3,
+    FILE: "/a/file",
+    FOLDER: "/a/folder",
+    HOST: "a.io",
+    HOSTS: ("a.io", "b.io:5000"),
+    NAME: "me",
+}
+
+
+@pytest.mark.parametrize(
+    "setting", [one for one in SETTINGS.values() if not one.kind.is_secret], ids=lambda one: one.name
+)
+def test_every_setting_but_a_secret_can_be_written_everywhere(setting: Setting, site: Path, user: Path) -> None:
+    value = setting.default({"XDG_CACHE_HOME": "/xdg"})
+    if value in (None, "", ()):
+        value = WRITABLE[setting.kind]
+    text = setting.kind.show(value)
+    user.write_text(f"{setting.name} = {json.dumps(text)}\n")
+    assert origins(user, {})[setting.name] == (value, f"{user}:1")
+    assert origins(user, {setting.variable: text})[setting.name] == (value, setting.variable)
+    assert origins(user, {}, **{setting.name: text})[setting.name] == (value, "argument")
+    if setting.kind.types:
+        user.write_text(f"{setting.name} = {json.dumps(value)}\n")
+        assert origins(user, {})[setting.name] == (value, f"{user}:1")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("workers = 2\nmemroy = 3\n", r":2: unknown setting \(did you mean memory\?\): 'memroy'"),
+        ("max-entries = 3\n", r":1: unknown setting \(did you mean max_entries\?\)"),
+        ("\n\n[zzz]\nx = 1\n", r":3: unknown setting \(`fastpull config` shows all there are\): 'zzz'"),
+        ("[memory]\nx = 1\n", r":1: memory: a value of the wrong type"),
+        ("memory.x = 1\n", r":1: memory: a value of the wrong type"),
+        ("workers = true\n", r":1: workers: a value of the wrong type: 'True'"),
+        ('insecure_registries = ["a.io", 3]\n', r":1: insecure_registries: a value of the wrong type"),
+        ("private_hosts = true\n", r":1: private_hosts: a value of the wrong type"),
+        ("workers = 1.5\n", r":1: workers: a value of the wrong type: '1.5'"),
+        ("sync = 1\n", r":1: sync: a value of the wrong type"),
+        ("workers = 0\n", r":1: workers: not a whole number above zero: '0'"),
+        ("workers = -3\n", r":1: workers: not a whole number above zero"),
+        ('memory = "lots"\n', r":1: memory: not a size"),
+        ('cache = "here"\n', r":1: cache: in a file a path has to be absolute"),
+        ('cache = """/a\nsync = 1\n"""\nsync = "perhaps"\n', r":4: sync: neither yes nor no"),
+        ('x = """\nworkers = 1\n"""\n"workers" = "x"\n', r":1: unknown setting"),
+        ("workers = 1\nworkers = 2\n", r"not a TOML file .*line 2"),
+        ("workers\n", r"not a TOML file .*line 1"),
+    ],
+    ids=lambda text: text.strip().replace("\n", " ")[:30],
+)
+def test_a_wrong_file_is_told_with_its_line(content: str, complaint: str, site: Path, user: Path) -> None:
+    for path in (site, user):
+        path.write_text(content)
+        with pytest.raises(InvalidSetting, match=complaint) as caught:
+            Settings.load(environment(user))
+        assert str(path) in str(caught.value)
+        assert caught.value.exit_code == 3
+        path.unlink()
+
+
+@pytest.mark.parametrize("value", ['"hunter2"', '["hunter2"]'])
+def test_a_file_holds_no_password_and_its_error_neither(site: Path, user: Path, value: str) -> None:
+    user.write_text(f"\npassword = {value}")
+    with pytest.raises(InvalidSetting, match=f"{user}:2: a configuration file is no place.*FASTPULL_PASSWORD") as caught:
+        Settings.load(environment(user))
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_told(site: Path, user: Path) -> None:
+    site.write_bytes(b"\xff")
+    with pytest.raises(InvalidSetting, match="not a TOML file"):
+        Settings.load(environment(user))
+    site.unlink()
+    site.mkdir()
+    with pytest.raises(InvalidSetting, match=f"cannot read .*{site}"):
+        Settings.load(environment(user))
+
+
+def test_a_path_in_a_file_may_begin_at_home(site: Path, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    site.write_text('cache = "~/images"')
+    assert Settings.load(environment(user)).cache == "/home/me/images"
+
+
+@pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1536, 192 << 20, 256 << 30, 3 << 40])
+def test_shown_sizes_are_read_again(size: int) -> None:
+    assert parse_size(show_size(size)) == size

@@ -94,3 +94,24 @@ def test_the_tests_that_the_threat_model_names_are_there() -> None:
 def test_the_limits_of_the_threat_model_are_all_there_are() -> None:
     page = (ROOT / "docs/threat-model.md").read_text()
     assert set(re.findall(r"`FASTPULL_(MAX_\w+)`", page)) == {field.name.upper() for field in fields(fastpull.Limits)}
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    lines = ["| in TOML | variable | flag | default | what it is |", "|---|---|---|---|---|"]
+    for one in fastpull.SETTINGS.values():
+        name = "" if one.kind.is_secret else f"`{one.name}`"
+        flag = f"`{one.flag} {one.kind.metavar}`".replace(" `", "`") if one.flag else ""
+        lines.append(f"| {name} | `{one.variable}` | {flag} | {one.shown_default} | {one.text} |")
+    page = (ROOT / "docs/configuration.md").read_text()
+    expected = "\n".join(lines)
+    assert expected in page, f"the table in docs/configuration.md has to be:\n{expected}"
+
+
+def test_the_configuration_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+    found = blocks(ROOT / "docs/configuration.md", "toml")
+    assert found
+    for number, block in enumerate(found):
+        path = tmp_path / f"{number}/fastpull/config.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(block)
+        fastpull.Settings.load({"XDG_CONFIG_HOME": str(path.parents[1])})

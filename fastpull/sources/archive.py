@@ -1,0 +1,230 @@
+"""Tar archives whose members are read where they lie, by offset.
+
+An index of the members is made in one pass that reads the headers and skips what lies between them. A compressed
+archive is decompressed once, into a nameless file of the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fastpull.config import DEFAULT_LIMITS
+from fastpull.errors import DecompressError, LayerError, LimitExceeded, MalformedDocument, NotFound, TarError, printable
+from fastpull.layers.entry import EntryType
+from fastpull.layers.scan import LayerScanner
+from fastpull.oci.digest import Digest
+from fastpull.sources.files import Extent
+from fastpull.sources.spool import Spool, check, decompressed
+
+if TYPE_CHECKING:
+    from fastpull.cache.store import Store
+    from fastpull.config import Limits
+    from fastpull.layers.index import LayerIndex
+
+MAX_MEMBERS = 100_000
+"""Of an archive; an image has some hundreds."""
+
+_NO_LIMIT = replace(DEFAULT_LIMITS, max_layer_size=(1 << 63) - 1)  # what a member takes here is on the disk already
+_WINDOW = 64 << 10
+_NOTHING = bytes(16 << 20)
+_HOLES = "a member that is stored with holes"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An entry of an archive.
+
+    Attributes:
+        type: of the entry.
+        start, size: of its bytes in the archive's file.
+        target: of a link.
+        is_repeated: another entry has the same path.
+    """
+
+    type: EntryType
+    start: int
+    size: int
+    target: bytes = b""
+    is_repeated: bool = False
+
+
+class Archive:
+    """An open archive.
+
+    Args:
+        name: for messages.
+        fd: of the uncompressed tar; closed by `close`.
+        is_stopped: asked now and then whether to give up.
+
+    Attributes:
+        known: what others have found out about it, for as long as it is open.
+
+    Raises:
+        MalformedDocument: it is no well-formed tar, or has too many members.
+        Aborted: it was to give up.
+    """
+
+    def __init__(self, name: str, fd: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        self._name = name
+        self._fd = fd
+        self._members = _read_members(name, fd, is_stopped)
+        self.known: dict[str, object] = {}
+
+    @property
+    def name(self) -> str:
+        """What it is, for messages."""
+        return self._name
+
+    def open(self, path: str) -> Extent:
+        """Finds a regular member; links within the archive are followed, one step. See `fastpull.sources.files.Files`.
+
+        Raises:
+            NotFound: there is no such member.
+            MalformedDocument: it is something else than a file, its name stands twice, or its link leads astray.
+        """
+        name = posixpath.normpath(path.encode("utf-8", "surrogatepass"))
+        member = self._member(name)
+        if member.type in (EntryType.SYMLINK, EntryType.HARDLINK):
+            member = self._member(self._target(name, member))
+        if member.type is not EntryType.FILE:
+            raise MalformedDocument(self.name, f"{path!r} is no file,")
+        return Extent(self._fd, member.start, member.size, f"{path} of {self.name}")
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._fd)
+
+    def _member(self, path: bytes) -> Member:
+        member = self._members.get(path)
+        if member is None:
+            raise NotFound(f"member {printable(path)!r}", self.name)
+        if member.is_repeated:
+            raise MalformedDocument(self.name, f"the member {printable(path)!r} twice")
+        return member
+
+    def _target(self, path: bytes, member: Member) -> bytes:
+        if member.type is EntryType.HARDLINK:
+            return member.target
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.target))
+        if target.startswith((b"/", b"../")) or target == b"..":
+            raise MalformedDocument(self.name, f"a link {printable(path)!r} that leads out of the archive")
+        return target
+
+
+def open_archive(name: str, path: str, store: Store, limits: Limits, is_stopped: Callable[[], bool]) -> Archive:
+    """Opens a file as an archive, decompressed if it is not a plain tar.
+
+    Args:
+        name: for messages.
+        path: of the file.
+        store: the cache, where a decompressed copy is kept as long as the archive is open.
+        limits: how large that copy may be.
+        is_stopped: asked now and then whether to give up.
+
+    Raises:
+        NotFound: there is no such file.
+        MalformedDocument: it cannot be read, is no tar, or its compressed stream is corrupt.
+        LimitExceeded: its uncompressed size exceeds the limits.
+        CacheError: there is no room for the copy.
+        Aborted: it was to give up.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFound("archive", path, "There is no such file") from None
+    except OSError as error:
+        raise MalformedDocument(path, f"no readable file ({error.strerror})") from error
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise MalformedDocument(path, "no regular file")
+        try:
+            spool = decompressed(name, fd, store, limits, is_stopped)
+        except DecompressError as error:
+            raise MalformedDocument(name, f"a stream that cannot be decompressed ({error.reason})") from error
+        if spool is not None:
+            return archive_of(name, spool, is_stopped)
+        archive = Archive(name, fd, is_stopped)
+        stack.pop_all()
+    return archive
+
+
+def archive_of(name: str, spool: Spool, is_stopped: Callable[[], bool]) -> Archive:
+    """Opens what was written into a spool as an archive, which then owns it; errors are those of `Archive`."""
+    fd = spool.detach()
+    try:
+        return Archive(name, fd, is_stopped)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _read_members(name: str, fd: int, is_stopped: Callable[[], bool]) -> dict[bytes, Member]:
+    try:
+        index, starts = _scan(name, fd, is_stopped)
+    except TarError as error:
+        raise MalformedDocument(name, f"no well-formed tar ({error.reason} at byte {error.offset})") from error
+    except LayerError as error:
+        raise MalformedDocument(name, f"a tar with {printable(error.path)!r} ({error.reason})") from error
+    except LimitExceeded as error:
+        raise MalformedDocument(name, f"a tar with {error.limit}") from error
+    members: dict[bytes, Member] = {}
+    for number, path in enumerate(index.paths()):
+        kind = EntryType(index.types[number])
+        is_repeated = path in members and kind is not EntryType.DIRECTORY
+        start, size = starts.get(number, (0, 0))  # an entry without payload has no place
+        members[path] = Member(kind, start, size, index.link(number), is_repeated)
+    return members
+
+
+def _scan(name: str, fd: int, is_stopped: Callable[[], bool]) -> tuple[LayerIndex, dict[int, tuple[int, int]]]:
+    """Feeds the scanner all headers; payload is not read, the scanner gets as much of nothing for it.
+
+    Returns:
+        The entries, and for those with payload where it starts in the file, and its size there.
+    """
+    scanner = LayerScanner(name, _NO_LIMIT)
+    size, at, seen = os.fstat(fd).st_size, 0, 0
+    starts: dict[int, tuple[int, int]] = {}
+    while at < size:
+        check(is_stopped)
+        try:
+            chunk = os.pread(fd, _WINDOW, at)
+        except OSError as error:
+            raise MalformedDocument(name, f"unreadable bytes ({error.strerror})") from error
+        if not chunk:
+            break  # it has become shorter: the scanner says so
+        spans = scanner.feed(chunk)
+        for entry, place, length, _, _ in (spans[number] for number in range(len(spans))):
+            start, known = starts.get(entry, (at + place, 0))
+            starts[entry] = start, known + length
+            seen += length
+        at += len(chunk)
+        if len(scanner.entries) > MAX_MEMBERS:
+            raise MalformedDocument(name, f"more than {MAX_MEMBERS} members")
+        last = len(scanner.entries) - 1
+        while (left := min(scanner.content - seen, size - at)) > 0 and last in starts and _is_within(starts, last, at):
+            skipped = min(left, len(_NOTHING))
+            spans = scanner.feed(memoryview(_NOTHING)[:skipped])
+            if len(spans) != 1 or spans[0][0] != last or spans[0][2] != skipped:
+                raise MalformedDocument(name, _HOLES)
+            start, known = starts[last]
+            starts[last] = start, known + skipped
+            seen += skipped
+            at += skipped
+    scanner.finish()
+    if scanner.content != seen:
+        raise MalformedDocument(name, _HOLES)
+    return scanner.index(Digest.of(b""), Digest.of(b""), size), starts
+
+
+def _is_within(starts: dict[int, tuple[int, int]], entry: int, at: int) -> bool:
+    """Whether the bytes of an entry, as far as they are known, reach to a place."""
+    start, size = starts[entry]
+    return start + size == at

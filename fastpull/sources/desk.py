@@ -1,0 +1,47 @@
+"""Where archives are received and opened: on threads, so that the loop goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastpull.sources.archive import Archive, archive_of
+from fastpull.sources.spool import Spool
+from fastpull.tasks import in_thread
+
+if TYPE_CHECKING:
+    from fastpull.cache.store import Store
+    from fastpull.config import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where archives are received and opened.
+
+    Attributes:
+        store: the cache, which holds them while they are needed.
+        executor: for blocking calls on files.
+        limits: how large they may be.
+    """
+
+    store: Store
+    executor: Executor
+    limits: Limits
+
+    async def opened(self, open_it: Callable[[Callable[[], bool]], Archive]) -> Archive:
+        """Opens an archive on a thread; ``open_it`` is given what tells it to give up."""
+        stopped = threading.Event()
+        return await in_thread(self.executor, open_it, stopped.is_set, abort=stopped.set, dispose=Archive.close)
+
+    async def received(self, name: str, pieces: AsyncIterator[bytes]) -> Archive:
+        """Receives an archive, and opens it."""
+        spool = await in_thread(self.executor, Spool, name, self.store, self.limits, dispose=Spool.close)
+        try:
+            async for piece in pieces:
+                await in_thread(self.executor, spool.write, piece)
+            return await self.opened(lambda is_stopped: archive_of(name, spool, is_stopped))
+        finally:
+            spool.close()

@@ -1,0 +1,98 @@
+"""Images that docker's daemon on this machine has: it is asked for an archive, which is streamed into a spool."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from fastpull.errors import NotFound, TransportError, UnexpectedAnswer, map_exceptions
+
+if TYPE_CHECKING:
+    from fastpull.sources.archive import Archive
+    from fastpull.sources.desk import Desk
+
+_DOCKER_SOCKET = "/var/run/docker.sock"
+_CONNECT_SECONDS = 10.0
+_STALL_SECONDS = 600.0  # docker writes the whole image to its own disk before the first byte comes
+_CHUNK = 1 << 20
+_MAX_COMPLAINT = 64 << 10
+
+
+def docker_socket() -> str:
+    """Where docker's daemon listens: ``DOCKER_HOST``, or the usual place.
+
+    Raises:
+        TransportError: it is no socket of this machine.
+    """
+    host = os.environ.get("DOCKER_HOST") or f"unix://{_DOCKER_SOCKET}"
+    if not host.startswith("unix://"):
+        advice = (
+            "docker-daemon: needs a unix socket; on the daemon's machine, docker save and docker-archive: do the same"
+        )
+        raise TransportError("the docker daemon", f"DOCKER_HOST is {host.partition('://')[0]}://…", advice, False)
+    return host.removeprefix("unix://")
+
+
+async def export_from_docker(name: str, image: str, desk: Desk) -> Archive:
+    """Has docker's daemon save an image.
+
+    Args:
+        name: of the source, for messages.
+        image: reference or id, as docker knows it.
+        desk: receives it.
+
+    Raises:
+        NotFound: the daemon has no such image.
+        TransportError: there is no daemon, or it stops answering.
+        UnexpectedAnswer: it refuses.
+
+    Spec: Docker Engine API, ImageGet.
+    """
+    socket = docker_socket()
+    async with _answer_of_docker(socket, f"/images/{quote(image, safe='/:@')}/get") as answer:
+        if answer.status == 404:
+            raise NotFound(f"image {image!r}", f"the docker daemon at {socket}", "docker images shows what it has")
+        if answer.status != 200:
+            complaint = (await answer.content.read(_MAX_COMPLAINT)).decode("utf-8", "replace")
+            raise UnexpectedAnswer(f"the docker daemon at {socket}", " ".join(complaint.split())[:300], answer.status)
+        return await desk.received(name, _pieces_of_docker(answer, socket))
+
+
+@asynccontextmanager
+async def _answer_of_docker(socket: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_STALL_SECONDS)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.UnixConnector(socket), timeout=timeout, auto_decompress=False, read_bufsize=_CHUNK
+    ) as session:
+        with _errors_of(socket):
+            answer = await session.get(URL(f"http://docker{path}", encoded=True), allow_redirects=False)
+        async with answer:
+            yield answer
+
+
+async def _pieces_of_docker(answer: aiohttp.ClientResponse, socket: str) -> AsyncIterator[bytes]:
+    while True:
+        with _errors_of(socket):
+            piece = await answer.content.read(_CHUNK)
+        if not piece:
+            return
+        yield piece
+
+
+@contextlib.contextmanager
+def _errors_of(socket: str) -> Iterator[None]:
+    def ours(error: BaseException) -> TransportError:
+        inner = getattr(error, "os_error", None) or error
+        reason = (getattr(inner, "strerror", None) or str(inner) or type(inner).__name__).lower()
+        advice = "Is it running, and may you use its socket? DOCKER_HOST=unix://… names another"
+        return TransportError(f"the docker daemon at {socket}", reason, advice, is_transient=False)
+
+    with map_exceptions({aiohttp.ClientError: ours, TimeoutError: ours, OSError: ours}):
+        yield

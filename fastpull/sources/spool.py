@@ -1,0 +1,163 @@
+"""Spools: nameless files of the cache, for archives that are compressed, or come as a stream."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from fastpull.errors import CacheError, DecompressError, LimitExceeded, from_os_error
+from fastpull.layers.decompress import inflate
+from fastpull.tasks import Aborted
+from fastpull.writing import pwrite_all
+
+if TYPE_CHECKING:
+    from fastpull.cache.store import Store
+    from fastpull.config import Limits
+
+_CHUNK = 1 << 20
+_RATIO_GRACE = 1 << 30  # that a small file may hold, however well it compresses
+_XZ = b"\xfd7zXZ\x00"
+_BZIP2 = b"BZh"
+
+
+class Spool:
+    """A file that is being written, of which nothing stays when it is closed.
+
+    Args:
+        name: of what is written, for messages.
+        store: the cache that holds it.
+        limits: how large it may become.
+        packed: size of what it is decompressed from; 0 for a stream that is as it comes.
+
+    Raises:
+        CacheError: there is no room for it.
+    """
+
+    def __init__(self, name: str, store: Store, limits: Limits, packed: int = 0) -> None:
+        self._name = name
+        self._limits = limits
+        self._packed = packed
+        self._root = store.root
+        self._fd = store.files.open_scratch()
+        self.size = 0
+
+    def write(self, piece: bytes) -> None:
+        """Appends.
+
+        Raises:
+            LimitExceeded: it becomes too large.
+            CacheError: there is no room for it.
+        """
+        self._check(self.size + len(piece))
+        try:
+            self.size = pwrite_all(self._fd, self.size, [piece])
+        except OSError as error:
+            raise from_os_error(CacheError, error, self._root) from error
+
+    def detach(self) -> int:
+        """The descriptor, which is the caller's from now on."""
+        fd, self._fd = self._fd, -1
+        return fd
+
+    def close(self) -> None:
+        """Drops what was written. May be called twice, and after `detach`."""
+        if self._fd >= 0:
+            os.close(self.detach())
+
+    def _check(self, size: int) -> None:
+        limits = self._limits
+        if size > limits.max_image_size:
+            reason = f"more than {limits.max_image_size} bytes, uncompressed,"
+            raise LimitExceeded(self._name, reason, setting="max_image_size")
+        if self._packed and size > _RATIO_GRACE and size > self._packed * limits.max_ratio:
+            reason = f"more than {limits.max_ratio} bytes for each byte of the archive"
+            raise LimitExceeded(self._name, reason, setting="max_ratio")
+
+
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def decompressed(name: str, fd: int, store: Store, limits: Limits, is_stopped: Callable[[], bool]) -> Spool | None:
+    """The content of a file that is compressed with gzip, zstd, xz or bzip2; None for one that is not.
+
+    Raises:
+        DecompressError: the stream is corrupt or truncated.
+        UnsupportedMediaType: the file is compressed with something else.
+        LimitExceeded, CacheError: as `Spool.write`.
+        Aborted: it was to give up.
+    """
+    head = os.pread(fd, len(_XZ), 0)
+    raw = io.FileIO(fd, closefd=False)
+    stream: _Stream
+    if head == _XZ or head.startswith(_BZIP2):
+        stream = _Members(raw, head == _XZ, limits.max_zstd_window, name)
+    else:
+        inflated = inflate(raw, name, limits)
+        if inflated.is_plain:
+            return None
+        stream = inflated
+    spool = Spool(name, store, limits, os.fstat(fd).st_size)
+    try:
+        while piece := stream.read(_CHUNK):
+            spool.write(piece)
+            check(is_stopped)
+    except BaseException:
+        spool.close()
+        raise
+    return spool
+
+
+def check(is_stopped: Callable[[], bool]) -> None:
+    """Raises Aborted where it is time to give up."""
+    if is_stopped():
+        raise Aborted
+
+
+class _Members:
+    """The content of an xz or a bzip2 file, which may be several streams one after the other.
+
+    Args:
+        raw: the file.
+        is_xz: or else it is bzip2.
+        max_memory: that an xz stream may ask for, in bytes.
+        subject: the file, for messages.
+    """
+
+    def __init__(self, raw: io.FileIO, is_xz: bool, max_memory: int, subject: str) -> None:
+        self._raw = raw
+        self._is_xz = is_xz
+        self._max_memory = max_memory
+        self._subject = subject
+        self._decompressor = self._new()
+        self._rest = b""
+
+    def _new(self) -> lzma.LZMADecompressor | bz2.BZ2Decompressor:
+        if self._is_xz:
+            return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=self._max_memory)
+        return bz2.BZ2Decompressor()
+
+    def read(self, size: int) -> bytes:
+        """Returns up to ``size`` bytes; nothing at the end."""
+        while True:
+            if self._decompressor.eof:
+                self._rest = self._decompressor.unused_data or self._raw.read(_CHUNK)
+                self._rest = self._rest.lstrip(b"\0") if self._is_xz else self._rest  # padding between streams
+                if not self._rest:
+                    return b""
+                self._decompressor = self._new()
+            fed, self._rest = self._rest, b""
+            if not fed and self._decompressor.needs_input:
+                fed = self._raw.read(_CHUNK)
+                if not fed:
+                    raise DecompressError(self._subject, "the stream ends too early")
+            try:
+                piece = self._decompressor.decompress(fed, size)
+            except (lzma.LZMAError, OSError, ValueError) as error:
+                raise DecompressError(self._subject, str(error)) from error
+            if piece:
+                return piece

@@ -1,0 +1,69 @@
+"""Values as people write them: sizes, ages, numbers, switches."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from fastpull.errors import InvalidSetting
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", re.IGNORECASE)
+_AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_count(text: str) -> int:
+    """Reads a whole number above zero."""
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise InvalidSetting(text, "not a whole number above zero")
+    return int(text)
+
+
+def parse_size(text: str) -> int:
+    """Reads a size such as ``300M`` or ``1.5GiB``; units are powers of 1024."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidSetting(text, "not a size, such as 300M or 1.5G")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def show_size(size: int) -> str:
+    """A size as `parse_size` reads it, in the largest unit that divides it: ``192M``."""
+    unit = max((unit for unit, count in _UNITS.items() if size % count == 0), key=_UNITS.__getitem__) if size else ""
+    return f"{size // _UNITS[unit]}{unit.upper()}"
+
+
+def parse_age(text: str) -> float:
+    """Reads a time span such as ``12h`` or ``30d``, in seconds."""
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidSetting(text, "not an age, such as 12h or 30d")
+    return float(match[1]) * _AGES[match[2].lower()]
+
+
+def parse_switch(text: str) -> bool:
+    """Reads ``1``, ``true``, ``yes``, ``on`` or their opposites."""
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise InvalidSetting(text, "neither yes nor no")
+
+
+def show_switch(value: bool) -> str:
+    """A switch as `parse_switch` reads it."""
+    return "yes" if value else "no"
+
+
+def parse_path(text: str) -> str:
+    """Reads a path; ``~`` is a home directory."""
+    if not text or "\0" in text:
+        raise InvalidSetting(text, "a path has to have a name, without NUL")
+    return os.path.expanduser(text)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Reads names with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
