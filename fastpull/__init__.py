@@ -107,9 +107,9 @@ _HOMES = {
 
 __all__ = [
     "ACCESS",
-    "Access",
     "LIMITS",
     "SETTINGS",
+    "Access",
     "Bottleneck",
     "Cache",
     "CachedImage",

@@ -1,7 +1,7 @@
 """Settings: defaults, then configuration files, then ``FASTPULL_*`` from the environment, then what the caller says.
 
-The fields of `Settings`, `Limits` and `Access` are the one table of all settings: names in TOML and in the environment, flags,
-help and documentation are made from it. A new setting is a new field.
+The fields of `Settings`, `Limits` and `Access` are the one table of all settings: names in TOML and in the environment,
+flags, help and documentation are made from it. A new setting is a new field.
 """
 
 from __future__ import annotations
@@ -187,14 +187,12 @@ class Access:
         of="REGISTRY_AUTH_FILE, or where podman, skopeo, docker and enroot have them",
     )
     username: str = _setting(
-        NAME, "who asks the registry that the sources name; `--creds`", default="", of="as those say", flag=""
+        NAME, "who asks the registry that the sources name; `--creds`", default="", of="as logins say", flag=""
     )
-    password: Secret = _setting(
+    password: Secret = _setting(  # noqa: RUF009  # it makes a field
         SECRET, "of that user; `--password-stdin`, or `--creds`", default=_NO_PASSWORD, of="none", flag=""
     )
-    registry: str = _setting(
-        HOST, "the one that user name and password are for", default="", of="that of the sources"
-    )
+    registry: str = _setting(HOST, "the one that user name and password are for", default="", of="that of the sources")
     netrc: bool = _setting(SWITCH, "look for logins in $NETRC or ~/.netrc, too", default=False)
     credential_commands: bool = _setting(
         SWITCH,

@@ -106,7 +106,7 @@ class Keyring:
         if not self._access.username or self._access.registry:
             return
         if self._named not in ("", registry):
-            reason = "which of them are user name and password for? Say so with FASTPULL_REGISTRY"
+            reason = "which of them are user name and password for? Say so with --registry or FASTPULL_REGISTRY"
             raise InvalidSetting(f"{self._named}, {registry}", reason)
         self._named = registry
 

@@ -187,7 +187,9 @@ def test_a_wrong_file_is_told_with_its_line(content: str, complaint: str, site: 
 @pytest.mark.parametrize("value", ['"hunter2"', '["hunter2"]'])
 def test_a_file_holds_no_password_and_its_error_neither(site: Path, user: Path, value: str) -> None:
     user.write_text(f"\npassword = {value}")
-    with pytest.raises(InvalidSetting, match=f"{user}:2: a configuration file is no place.*FASTPULL_PASSWORD") as caught:
+    with pytest.raises(
+        InvalidSetting, match=f"{user}:2: a configuration file is no place.*FASTPULL_PASSWORD"
+    ) as caught:
         Settings.load(environment(user))
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
