@@ -166,6 +166,7 @@ class RegistryClient:
         async def once() -> Digest | None:
             url = (await self._base_url()) / "v2" / repository / "manifests" / tag
             async with self._exchange(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as answer:
+                self._tell_limit(answer)
                 if answer.status == 200:
                     return _digest_of(answer)
                 if answer.status in _NO_HEAD:

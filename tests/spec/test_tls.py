@@ -19,6 +19,7 @@ from fastpull.registry import client as client_module
 from fastpull.registry import transport as transport_module
 from fastpull.registry.certificates import Certificates, find_certificates
 from fastpull.registry.retry import Backoff
+from fastpull.registry.transport import Transport
 from tests.support.layers import file, publish
 from tests.support.logins import Authority
 from tests.support.registry import FaultyRegistry, redirect
@@ -158,6 +159,55 @@ async def test_cert_dir_is_for_the_registry_of_the_source(
     assert caught.value.host == elsewhere.address
     secure_registry.faults.clear()
     await pull(secure_registry, settings, tmp_path)
+
+
+@pytest.mark.case("mirrors", "--cert-dir is not for mirrors, certs.d is")
+@pytest.mark.parametrize("place", ["--cert-dir", "certs.d"])
+async def test_a_mirror_has_certificates_of_its_own(
+    secure_registry: FaultyRegistry,
+    registry: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    authority: Authority,
+    home: Path,
+    place: str,
+) -> None:
+    publish(registry, [file("a")])
+    is_given = place == "--cert-dir"
+    folder = install(tmp_path / "certs" if is_given else home / CERTS / secure_registry.address, authority, "ca.crt")
+    access = Access(cert_dir=str(folder) if is_given else None)
+    (tmp_path / "registries.conf").write_text(
+        f'[[registry]]\nlocation = "{registry.address}"\ninsecure = true\n'
+        f'[[registry.mirror]]\nlocation = "{secure_registry.address}"'
+    )
+    changed = replace(settings, access=access, registries_conf=str(tmp_path / "registries.conf"))
+    await pull(registry, changed, tmp_path)
+    assert bool(secure_registry.asked) != is_given
+    assert bool(registry.asked) == is_given
+
+
+@pytest.mark.parametrize(
+    ("allowed", "insecure", "secure"),
+    [
+        ("r.test", ["r.test", "r.test:5000"], ["s.r.test", "test"]),
+        ("r.test:5000", ["r.test:5000"], ["r.test", "r.test:5001"]),
+        ("[::1]", ["[::1]", "[::1]:5000"], ["[::2]"]),
+        ("[::1]:5000", ["[::1]:5000"], ["[::1]"]),
+    ],
+)
+def test_what_is_said_of_a_port_is_said_of_no_other(allowed: str, insecure: list[str], secure: list[str]) -> None:
+    transport = Transport(Access(insecure_registries=(allowed,)))
+    assert [transport.is_insecure(host) for host in insecure + secure] == [True] * len(insecure) + [False] * len(secure)
+
+
+def test_insecure_is_for_all_ports_of_a_registry_and_may_be_said_late() -> None:
+    transport = Transport()
+    before = transport._context("r.test:5000")
+    transport.name_host("r.test:5000", is_insecure=True)
+    assert transport.is_insecure("r.test")
+    assert transport.is_insecure("r.test:5001")
+    after = transport._context("r.test:5000")
+    assert (before.verify_mode, after.verify_mode) == (ssl.CERT_REQUIRED, ssl.CERT_NONE)
 
 
 @pytest.mark.case("http", "--insecure, --insecure-registry")
