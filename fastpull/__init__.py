@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import LIMITS, SETTINGS, Effective, Limits, Setting, Settings, effective_settings
+    from fastpull.config import (
+        ACCESS,
+        LIMITS,
+        SETTINGS,
+        Access,
+        Effective,
+        Limits,
+        Setting,
+        Settings,
+        effective_settings,
+    )
     from fastpull.engine import PullReport
     from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
@@ -34,6 +44,8 @@ if TYPE_CHECKING:
     from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
+    from fastpull.registry.keyring import Keyring, Place, Search
+    from fastpull.secret import Secret
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
@@ -47,6 +59,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ACCESS": "fastpull.config",
+    "Access": "fastpull.config",
     "LIMITS": "fastpull.config",
     "SETTINGS": "fastpull.config",
     "Bottleneck": "fastpull.bottleneck",
@@ -59,13 +73,17 @@ _HOMES = {
     "Effective": "fastpull.config",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
+    "Keyring": "fastpull.registry.keyring",
     "Layer": "fastpull.oci.image",
     "Limits": "fastpull.config",
     "Manifest": "fastpull.oci.manifest",
+    "Place": "fastpull.registry.keyring",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.care",
+    "Search": "fastpull.registry.keyring",
+    "Secret": "fastpull.secret",
     "Setting": "fastpull.config",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
@@ -88,8 +106,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "ACCESS",
     "LIMITS",
     "SETTINGS",
+    "Access",
     "Bottleneck",
     "Cache",
     "CachedImage",
@@ -100,13 +120,17 @@ __all__ = [
     "Effective",
     "Image",
     "ImageConfig",
+    "Keyring",
     "Layer",
     "Limits",
     "Manifest",
+    "Place",
     "Platform",
     "PullReport",
     "Reference",
     "Removed",
+    "Search",
+    "Secret",
     "Setting",
     "Settings",
     "Sink",
