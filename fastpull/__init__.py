@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from fastpull.cache.pins import Holder
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import LIMITS, SETTINGS, Effective, Limits, Setting, Settings, effective_settings
+    from fastpull.config import (
+        ACCESS,
+        LIMITS,
+        SETTINGS,
+        Access,
+        Effective,
+        Limits,
+        Setting,
+        Settings,
+        effective_settings,
+    )
     from fastpull.engine import PullReport
     from fastpull.importer import Importer
     from fastpull.meter import StageTime
@@ -38,6 +48,8 @@ if TYPE_CHECKING:
     from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
+    from fastpull.registry.keyring import Keyring, Place, Search
+    from fastpull.secret import Secret
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
@@ -52,6 +64,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ACCESS": "fastpull.config",
+    "Access": "fastpull.config",
     "LIMITS": "fastpull.config",
     "SETTINGS": "fastpull.config",
     "Bottleneck": "fastpull.bottleneck",
@@ -67,16 +81,20 @@ _HOMES = {
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
     "Importer": "fastpull.importer",
+    "Keyring": "fastpull.registry.keyring",
     "Layer": "fastpull.oci.image",
     "Limits": "fastpull.config",
     "ListedImage": "fastpull.cache.findings",
     "Manifest": "fastpull.oci.manifest",
+    "Place": "fastpull.registry.keyring",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
     "Recipe": "fastpull.sinks.squashfs.recipe",
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.findings",
     "RemovedImage": "fastpull.cache.findings",
+    "Search": "fastpull.registry.keyring",
+    "Secret": "fastpull.secret",
     "Setting": "fastpull.config",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
@@ -99,8 +117,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "ACCESS",
     "LIMITS",
     "SETTINGS",
+    "Access",
     "Bottleneck",
     "Cache",
     "CachedImage",
@@ -114,16 +134,20 @@ __all__ = [
     "Image",
     "ImageConfig",
     "Importer",
+    "Keyring",
     "Layer",
     "Limits",
     "ListedImage",
     "Manifest",
+    "Place",
     "Platform",
     "PullReport",
     "Recipe",
     "Reference",
     "Removed",
     "RemovedImage",
+    "Search",
+    "Secret",
     "Setting",
     "Settings",
     "Sink",

@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fastpull.cache.images import ImageKey, Images
 from fastpull.cache.lockscope import local_lock_option
 from fastpull.cache.pins import Pins
+from fastpull.cache.slots import Slots
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.errors import FastpullError, OutputError
@@ -25,8 +26,8 @@ from fastpull.oci.reference import is_loopback
 from fastpull.policy import load_policy
 from fastpull.progress import OnEvent, Resolved, Retrying, Warned, ignore
 from fastpull.registry.client import RegistryClient
-from fastpull.registry.credentials import find_credentials
 from fastpull.registry.endpoints import Endpoint, Endpoints
+from fastpull.registry.keyring import Keyring
 from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
@@ -99,6 +100,8 @@ class Client:
         self._on_event = on_event
         self._registries: dict[tuple[str, bool, bool], RegistryClient] = {}
         self._endpoints: dict[tuple[str, bool, bool], Endpoint] = {}
+        self._keyring = Keyring(self.settings.access, on_warning=self._warn)
+        self._place: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self._exit = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -117,10 +120,12 @@ class Client:
             local_locks = await in_thread(files, local_lock_option, store.root)
             if local_locks:
                 message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
-                self._on_event(Warned(settings.cache, message))
+                self._warn(settings.cache, message)
             self._registries_conf = await in_thread(files, load_registries_conf, settings.registries_conf)
             self._policy = await in_thread(files, load_policy, settings.policy)
-            self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
+            self._transport = await stack.enter_async_context(Transport(settings.access))
+            if settings.site_connections is not None:
+                self._place = Slots(store.slot, settings.site_connections).hold
             self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
             self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
@@ -352,10 +357,7 @@ class Client:
     def _registry_source(self, text: str) -> Source:
         reference = self._registries_conf.qualified(text)
         endpoints = tuple(self._endpoint(place) for place in self._registries_conf.pull_sources(reference))
-        name = str(reference)
-        return RegistrySource(
-            Endpoints(endpoints, lambda message: self._on_event(Warned(name, message))), reference, self._means
-        )
+        return RegistrySource(Endpoints(endpoints, partial(self._warn, str(reference))), reference, self._means)
 
     def _endpoint(self, place: PullSource) -> Endpoint:
         reference = place.reference
@@ -370,21 +372,30 @@ class Client:
         key = (reference.registry, is_mirror, is_insecure)
         known = self._registries.get(key)
         if known is None:
-            may_be_plain = self.settings.insecure or is_insecure or is_loopback(reference.host)
+            name, host = reference.registry, reference.host
+            if not is_mirror:
+                self._keyring.name_registry(name)
+                self._transport.name_host(host, is_insecure=self.settings.insecure)
             if is_insecure:
-                self._transport.allow_insecure(reference.host)
+                self._transport.allow_insecure(host)
+            may_be_plain = self._transport.is_insecure(host) or is_loopback(host)
             known = self._registries[key] = RegistryClient(
                 self._transport,
-                reference.registry,
-                reference.host,
+                name,
+                host,
                 schemes=("https", "http") if may_be_plain else ("https",),
-                credentials=find_credentials(reference.registry),
+                keyring=self._keyring,
                 max_connections=self.settings.connections,
                 on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
+                on_warning=partial(self._warn, name),
+                place=self._place,
             )
             if is_mirror:
                 known.backoff = replace(known.backoff, attempts=1)  # there are others to ask
         return known
+
+    def _warn(self, subject: str, message: str) -> None:
+        self._on_event(Warned(subject, message))
 
 
 def _windows_beside(budget: Budget) -> Windows:

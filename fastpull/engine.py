@@ -133,7 +133,7 @@ class Pull:
         started, cpu = time.monotonic(), time.thread_time()
         foreseen = await self._in_files(self._foresee)
         indexes = await self._unpack(foreseen)
-        if foreseen and [index.columns for index in indexes] != [index.columns for index in foreseen.indexes]:
+        if foreseen and any(index is not known for index, known in zip(indexes, foreseen.indexes, strict=True)):
             # an index in the cache was not that of its layer: what it called dead may live
             foreseen = None
             self._blobs.cached = 0
@@ -180,20 +180,27 @@ class Pull:
         """Unpacks all layers side by side, the largest first; of a foreseen tree only what it needs is written."""
         layers = self._image.layers
         wanted = await self._in_files(foreseen.wanted) if foreseen else [None] * len(layers)
+        known = foreseen.indexes if foreseen else [None] * len(layers)
         quota = Quota(self._workshop.limits, await self._in_files(self._sink.room))
         by_size = sorted(range(len(layers)), key=lambda number: -layers[number].blob.size)
         async with self._blobs.progress(), task_group() as group:
             tasks = {
-                number: group.create_task(self._unpack_layer(number, rank, wanted[number], quota))
+                number: group.create_task(self._unpack_layer(number, rank, wanted[number], quota, known[number]))
                 for rank, number in enumerate(by_size)
             }
         return [tasks[number].result() for number in range(len(layers))]
 
-    async def _unpack_layer(self, number: int, rank: int, wanted: bytearray | None, quota: Quota) -> LayerIndex:
+    async def _unpack_layer(
+        self, number: int, rank: int, wanted: bytearray | None, quota: Quota, known: LayerIndex | None
+    ) -> LayerIndex:
+        """Unpacks one; returns the index that is known if the layer's is equal: it need not be there twice."""
+
         def unpack(work: LayerWork, blob: Blob) -> LayerIndex:
             return work.unpack(blob, self._sink, rank, wanted, quota)
 
         index = await self._blobs.use(number, rank, unpack)
+        if known is not None and index.columns == known.columns:
+            return known
         await self._in_files(self._workshop.store.indexes.write, index.blob, index.to_bytes())
         return index
 

@@ -247,6 +247,10 @@ class Store:
         """The lock that whoever writes a blob holds."""
         return self.files.blob_lock(digest)
 
+    def slot(self, number: int) -> FileLock:
+        """The lock of one of the places of `fastpull.cache.slots.Slots`."""
+        return self.files.lock(f"slot-{number}")
+
     def _read_seal(self, digest: Digest) -> Seal | None:
         try:
             with open(self.blob_path(digest) + SEAL, "rb") as file:

@@ -41,7 +41,7 @@ examples:
   fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
 An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
-Credentials are read from Docker's config.json, as docker login writes it.
+Credentials are read from where podman, skopeo, docker and enroot keep them: fastpull inspect --auth HOST.
 """
 
 

@@ -18,11 +18,13 @@ import pytest
 
 import fastpull
 from fastpull.cache.store import Store
+from fastpull.cli.arguments import settings_of
 from fastpull.cli.main import main, make_parser
 from fastpull.cli.pull_cmd import _default_output
 from fastpull.cli.words import age_of, size_of
 from fastpull.config import Settings
 from tests.support.layers import file, publish
+from tests.support.logins import login, write
 from tests.support.processes import kill, run, start
 from tests.support.registry import FaultyRegistry, corrupted
 from tests.support.trees import names
@@ -540,3 +542,63 @@ async def test_source_date_epoch_is_the_time_of_an_image(
         )
         assert ended.code == (0 if epoch == "77" else 3)
     assert (tmp_path / "image.sqsh").read_bytes()[8:12] == (77).to_bytes(4, "little")
+
+
+# --- logins
+
+
+def test_which_login_would_be_used_is_shown_without_the_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = write(tmp_path / ".docker/config.json", {"auths": {"q.io/ml": login("user", "hunter2")}})
+    assert main(["inspect", "--auth", "docker://q.io/ml/app:v1"]) == 0
+    words = capsys.readouterr().out
+    assert f"q.io/ml/app: user, with the password of {path}, line 3, entry 'q.io/ml'" in words
+    assert "containers/auth.json: not there" in words
+    assert main(["inspect", "--auth", "--json", "q.io"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["subject"], said["login"]) == ("q.io", None)
+    assert {"name": str(path), "outcome": "no entry"} in said["places"]
+    assert main(["inspect", "--auth", "--json", "q.io#ml/app"]) == 0
+    said = capsys.readouterr().out
+    assert json.loads(said)["login"] == {
+        "origin": f"{path}, line 3, entry 'q.io/ml'",
+        "username": "user",
+        "kind": "password",
+    }
+    assert "hunter2" not in words + said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed", "words"),
+    [
+        (["--creds", "user"], "", "go together"),
+        (["--password-stdin"], "secret\n", "go together"),
+        (["--creds", "user", "--password-stdin"], "", "no password on standard input"),
+        (["--creds", "user:hunter2", "--password-stdin"], "", "has a password already"),
+        (["--creds", ":hunter2"], "", "go together"),
+        (["--authfile", "/no/such/file"], "", "/no/such/file"),
+    ],
+)
+def test_a_login_that_is_not_whole_is_invalid_input(
+    arguments: list[str],
+    typed: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert main(["inspect", "--auth", "q.io", *arguments]) == 3
+    said = capsys.readouterr()
+    assert words in said.err
+    assert "hunter2" not in said.err + said.out
+
+
+def test_names_of_hosts_may_be_repeated() -> None:
+    options = make_parser().parse_args(
+        ["inspect", "x", "--insecure-registry", "a", "--insecure-registry", "b:1", "--private-host", "c"]
+    )
+    access = settings_of(options).access
+    assert access.insecure_registries == ("a", "b:1")
+    assert access.private_hosts == ("c",)

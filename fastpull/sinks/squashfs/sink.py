@@ -130,6 +130,7 @@ class Squashfs:
     def commit(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
         """See `fastpull.sinks.base.Sink`."""
         assert self._pool is not None, "the sink has begun"
+        self._buffers.drop()
         runs = [self._runs[number] for number in range(len(tree.indexes))]
         order = sorted(self._ranks, key=self._ranks.__getitem__)
         with output_errors(self._staging.destination):
