@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
+    from fastpull.runtimes.base import Additions, Dialect, File, Folder, Frame
+    from fastpull.runtimes.choose import RUNTIMES
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
@@ -46,13 +48,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Additions": "fastpull.runtimes.base",
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.care",
     "Client": "fastpull.client",
     "Descriptor": "fastpull.oci.descriptor",
+    "Dialect": "fastpull.runtimes.base",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
+    "File": "fastpull.runtimes.base",
+    "Folder": "fastpull.runtimes.base",
+    "Frame": "fastpull.runtimes.base",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
     "Layer": "fastpull.oci.image",
@@ -60,15 +67,16 @@ _HOMES = {
     "Manifest": "fastpull.oci.manifest",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
+    "RUNTIMES": "fastpull.runtimes.choose",
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.care",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
-    "StageTime": "fastpull.meter",
-    "StoredBlob": "fastpull.cache.store",
     "Squashfs": "fastpull.sinks.squashfs.sink",
     "SquashfsReport": "fastpull.sinks.squashfs.assembly",
+    "StageTime": "fastpull.meter",
+    "StoredBlob": "fastpull.cache.store",
     "Tar": "fastpull.sinks.tar",
     "Trace": "fastpull.trace",
     "TraceFile": "fastpull.tracefile",
@@ -82,13 +90,19 @@ _HOMES = {
 }
 
 __all__ = [
+    "RUNTIMES",
+    "Additions",
     "Bottleneck",
     "Cache",
     "CachedImage",
     "Client",
     "Descriptor",
+    "Dialect",
     "Digest",
     "Directory",
+    "File",
+    "Folder",
+    "Frame",
     "Image",
     "ImageConfig",
     "Layer",

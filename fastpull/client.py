@@ -21,8 +21,10 @@ from fastpull.progress import OnEvent, Resolved, Retrying, ignore
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.credentials import find_credentials
 from fastpull.registry.transport import Transport
+from fastpull.runtimes.choose import dialects_for
 from fastpull.sinks.base import Resources
 from fastpull.sinks.choose import sink_for
+from fastpull.sinks.framed import framed
 from fastpull.sources.open import open_source
 from fastpull.sources.registry import Means, RegistrySource
 from fastpull.tasks import Budget, Turns, in_thread, task_group
@@ -32,6 +34,7 @@ from fastpull.unpack import LAYER_COST
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
     from fastpull.oci.reference import Reference
+    from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink
     from fastpull.sources.base import Source
     from fastpull.trace import Trace
@@ -132,6 +135,7 @@ class Client:
         output: str | os.PathLike[str] | Sink,
         platform: str | Platform | None = None,
         *,
+        runtimes: Iterable[str | Dialect] = (),
         trace: Trace | None = None,
     ) -> PullReport:
         """Makes an image's root filesystem.
@@ -140,19 +144,22 @@ class Client:
             image: what `resolve` returned, or what it takes.
             output: a sink, or a path as for `sink_for`.
             platform: as for `resolve`.
+            runtimes: that the output is for, by the names of `RUNTIMES`: what they want to find is put into it, or
+                beside it. Several are possible where their wishes do not collide.
             trace: gets a timeline of the work, also when it fails.
 
         Raises:
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
-        sink = sink_for(output) if isinstance(output, str | os.PathLike) else output
+        dialects = dialects_for(runtimes)
+        sink = framed(sink_for(output) if isinstance(output, str | os.PathLike) else output, dialects)
         files, meter = self._workshop.files, Meter(trace)
         try:
             await in_thread(files, sink.begin, replace(self._resources, meter=meter))
             if isinstance(image, str):
                 with meter.image.at(Stage.RESOLVE):
                     image = await self.resolve(image, platform)
-            return await Pull(image, self._source(image.source), sink, self._workshop, meter).run()
+            return await Pull(image, self._source(image.source), sink, self._workshop, meter, dialects).run()
         except BaseException:
             with contextlib.suppress(OutputError):  # what went wrong first is what is to be told
                 await in_thread(files, sink.abort)
@@ -210,6 +217,7 @@ def pull(
     output: str | os.PathLike[str] | Sink,
     *,
     platform: str | None = None,
+    runtimes: Iterable[str | Dialect] = (),
     settings: Settings | None = None,
     on_event: OnEvent = ignore,
 ) -> PullReport:
@@ -217,6 +225,6 @@ def pull(
 
     async def run() -> PullReport:
         async with Client(settings, on_event=on_event) as client:
-            return await client.pull(source, output, platform)
+            return await client.pull(source, output, platform, runtimes=runtimes)
 
     return asyncio.run(run())

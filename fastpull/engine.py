@@ -3,14 +3,14 @@
 ::
 
     one task per layer:   open blob ─> turn ─> unpack on a thread ─> accept blob, keep index
-    all layers are in:    merge ─> sink.commit ─> published
+    all layers are in:    merge ─> what runtimes want on top ─> sink.commit ─> published
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fastpull.bottleneck import find_bottleneck
 from fastpull.config import available_cores
+from fastpull.dressing import Dressing
 from fastpull.errors import DigestMismatch, FastpullError, LayerError, LimitExceeded, SizeMismatch
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from fastpull.bottleneck import Bottleneck
     from fastpull.cache.store import Store
     from fastpull.config import Limits
-    from fastpull.layers.tree import Tree
+    from fastpull.layers.tree import Origin, Tree
     from fastpull.meter import StageTime
     from fastpull.oci.image import Image
+    from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sources.base import Blob, Source
 
@@ -109,10 +111,23 @@ class Pull:
         sink: begun already.
         workshop: to work in.
         meter: counts where the time goes.
+        dialects: of the runtimes that the output is for.
+
+    Raises:
+        MalformedDocument: the image's config says something that a runtime cannot be told.
     """
 
-    def __init__(self, image: Image, source: Source, sink: Sink, workshop: Workshop, meter: Meter) -> None:
+    def __init__(
+        self,
+        image: Image,
+        source: Source,
+        sink: Sink,
+        workshop: Workshop,
+        meter: Meter,
+        dialects: Sequence[Dialect] = (),
+    ) -> None:
         self._image = image
+        self._dressing = Dressing(image, dialects)
         self._sink = sink
         self._workshop = workshop
         self._meter = meter
@@ -136,6 +151,8 @@ class Pull:
         tree = foreseen
         if tree is None:
             tree = await self._in_files(self._merge, indexes)
+        if self._dressing:
+            await self._dress(tree)
         merged = time.monotonic()
         entries = sum(map(len, indexes))
         self._workshop.on_event(Committing(self._image.source, entries))
@@ -160,6 +177,12 @@ class Pull:
     def _merge(self, indexes: list[LayerIndex]) -> Tree:
         with self._meter.image.at(Stage.MERGE):
             return merge(indexes)
+
+    async def _dress(self, tree: Tree) -> None:
+        await self._dressing.look(tree, self._blobs.read_file)
+        for warning in self._dressing.warnings:
+            self._workshop.on_event(Warned(self._image.source, warning))
+        await self._in_files(self._dressing.apply, tree, self._sink)
 
     def _find_bottleneck(self, layers_seconds: float, seconds: float) -> Bottleneck | None:
         return find_bottleneck(
@@ -287,6 +310,23 @@ class _Blobs:
                     LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached)
                 )
                 return result
+
+    async def read_file(self, origin: Origin, size: int) -> bytes:
+        """Reads a small file of a layer that was used before.
+
+        Args:
+            origin: its entry.
+            size: of it, in bytes.
+        """
+        number, entry = origin >> 32, origin & 0xFFFFFFFF
+        layer, part = self._image.layers[number], self._parts[number]
+        work = LayerWork(layer, number, f"{layer.blob.digest} of {self._image.source}", None, part)
+
+        def extract(work: LayerWork, blob: Blob) -> bytes:
+            return work.extract(blob, entry, size, self._workshop.limits)
+
+        async with self._source.open_blob(layer.blob, number, part) as blob:
+            return await self._on_thread(work, number, extract, blob)
 
     async def _on_thread(self, work: LayerWork, rank: int, work_on: Callable[[LayerWork, Blob], T], blob: Blob) -> T:
         with self._parts[work.number].lane(Stage.READ) as lane, waiting(lane, Wait.TURN):

@@ -33,6 +33,8 @@ examples:
   fastpull pull debian:12 -o image.tar
   fastpull pull debian:12 -o - | podman import - debian:12
   digest=$(fastpull pull -q debian:12 -o rootfs/)
+  fastpull pull debian:12 -o bundle/ --for bundle             then: runc run -b bundle/ name
+  fastpull pull debian:12 --for enroot --for charliecloud
   fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
 An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
@@ -58,6 +60,15 @@ def add_verb(verbs: Any) -> None:
         "stdout; by default NAME+TAG.sqsh in the current directory",
     )
     parser.add_argument("--format", choices=("dir", "squashfs", "tar"), help="of the output, whatever its name")
+    parser.add_argument(
+        "--for",
+        dest="runtimes",
+        metavar="RUNTIME",
+        action="append",
+        choices=fastpull.RUNTIMES,
+        default=[],
+        help=f"put in, or beside it, what a runtime wants: {', '.join(fastpull.RUNTIMES)}; may be given several times",
+    )
     parser.add_argument("--force", action="store_true", help="replace what is there; a file only by a file")
     parser.add_argument(
         "--owner",
@@ -94,6 +105,8 @@ def _run(options: argparse.Namespace) -> int:
     output = options.output
     if output is None and options.format not in (None, "squashfs"):
         raise InvalidSetting(f"--format {options.format}", "name the output with -o")
+    if output is None and "bundle" in options.runtimes:
+        raise InvalidSetting("--for bundle", "name the output's directory with -o")
     if output is None:
         output = _default_output(options.source)
     to_stdout = output == "-"
@@ -129,7 +142,7 @@ async def _pull(
     trace: fastpull.Trace | None,
 ) -> fastpull.PullReport:
     async with fastpull.Client(settings, on_event=console.on_event) as client:
-        return await client.pull(options.source, sink, options.platform, trace=trace)
+        return await client.pull(options.source, sink, options.platform, runtimes=options.runtimes, trace=trace)
 
 
 def _trace_file(path: str | None, output: str) -> contextlib.AbstractContextManager[fastpull.Trace | None]:

@@ -75,6 +75,7 @@ class Squashfs:
             if seconds is not None and not 0 <= seconds <= MAX_U32:
                 raise InvalidSetting(str(seconds), _TIMES)
         self.path = os.fspath(path)
+        self.force = force
         self._format = BlockFormat(parse_compression(compression), block_size, fragments)
         self._mtime = mtime
         self._time = time
