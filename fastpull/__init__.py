@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fastpull.oci.reference import Reference
     from fastpull.runtimes.base import Additions, Dialect, File, Folder, Frame
     from fastpull.runtimes.choose import RUNTIMES
+    from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
@@ -57,6 +58,8 @@ _HOMES = {
     "Dialect": "fastpull.runtimes.base",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
+    "EnrootSettings": "fastpull.runtimes.enroot_command",
+    "EnrootUri": "fastpull.runtimes.enroot_command",
     "File": "fastpull.runtimes.base",
     "Folder": "fastpull.runtimes.base",
     "Frame": "fastpull.runtimes.base",
@@ -100,6 +103,8 @@ __all__ = [
     "Dialect",
     "Digest",
     "Directory",
+    "EnrootSettings",
+    "EnrootUri",
     "File",
     "Folder",
     "Frame",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import MAX_SYMLINKS, Directory, Node, Origin, Tree
+from fastpull.layers.tree import MAX_DEPTH, MAX_SYMLINKS, Directory, Node, Origin, Tree
 
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
@@ -32,7 +32,6 @@ _OPAQUE = b".wh..wh..opq"
 _AUFS = b".wh..wh."
 _AUFS_LINKS = b".wh..wh.plnk"
 _NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
-_MAX_DEPTH = 255  # components of a path: the scanner's bound, which links must not get around
 
 
 def merge(indexes: Sequence[LayerIndex]) -> Tree:
@@ -208,7 +207,7 @@ class _Changeset:
         """The directory that the layer's entries below a path go to, made where it is missing."""
         trail, links = [self._tree.root], 0
         pending = path.split(b"/")[::-1] if path else []
-        while pending and len(trail) <= _MAX_DEPTH:
+        while pending and len(trail) <= MAX_DEPTH:
             name = pending.pop()
             if name == b"..":
                 del trail[max(1, len(trail) - 1) :]
@@ -228,8 +227,8 @@ class _Changeset:
                     self._follow(node, trail, pending)
                 else:
                     trail.append(self._imply(above, name))
-        if len(trail) > _MAX_DEPTH:
-            reason = f"links lead to a path of more than {_MAX_DEPTH} components"
+        if len(trail) > MAX_DEPTH:
+            reason = f"links lead to a path of more than {MAX_DEPTH} components"
             raise LimitExceeded(str(self._index.blob), reason, path)
         return trail[-1]
 

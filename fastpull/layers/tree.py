@@ -33,6 +33,9 @@ class Directory:
 Node: TypeAlias = Directory | Origin
 
 _UNDESCRIBED = Entry(b"", EntryType.DIRECTORY, mode=0o755)
+MAX_DEPTH = 255
+"""Components of a path: the scanner's bound, which links must not get around."""
+
 MAX_SYMLINKS = 40
 """On the way to a path, as the kernel has it: path_resolution(7)."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from fastpull.errors import InvalidSetting, LayerError
+from fastpull.errors import InvalidSetting, LayerError, LimitExceeded
 from fastpull.layers.entry import Entry, EntryType
-from fastpull.layers.tree import Directory
+from fastpull.layers.tree import MAX_DEPTH, Directory
 from fastpull.runtimes.base import Additions, File, Folder
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ Member: TypeAlias = tuple[Entry, bytes]
 
 _MARKER = b".wh."
 _OPAQUE = b".wh..wh..opq"
+_MAX_SHOWN = 80
 
 
 def compose(tree: Tree, wishes: Sequence[tuple[Dialect, Additions]], mtime: int, subject: str) -> list[Member]:
@@ -92,6 +93,8 @@ class _Layer:
 
     def _make_parents(self, path: bytes, dialect: str) -> None:
         parts = path.split(b"/")[:-1]
+        if len(parts) >= MAX_DEPTH:
+            raise LimitExceeded(self._subject, f"a path of more than {MAX_DEPTH} components", path[:_MAX_SHOWN])
         for depth in range(1, len(parts) + 1):
             parent = b"/".join(parts[:depth])
             if self._tree.locate(parent, follow=False).node is None:

@@ -64,7 +64,7 @@ def uri_of(source: str) -> str:
     try:
         reference = Reference.parse(source.removeprefix("docker://"))
     except InvalidInput:
-        return source
+        return source  # a layout or an archive
     version = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
     return f"docker://{reference.registry}#{reference.repository}{version}"
 
@@ -100,7 +100,7 @@ def _rc(image: Image, execution: Execution) -> str:
 
 def quote(word: str) -> str:
     """A word as every shell reads it; bash's ``${word@Q}`` for all that can be printed."""
-    return "'" + word.replace("'", "'\\''") + "'"
+    return "\\'" if word == "'" else "'" + word.replace("'", "'\\''") + "'"
 
 
 def _lines(words: tuple[str, ...]) -> list[str]:
