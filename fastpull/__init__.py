@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fastpull.oci.reference import Reference
     from fastpull.runtimes.base import Additions, Dialect, File, Folder, Frame
     from fastpull.runtimes.choose import RUNTIMES
+    from fastpull.runtimes.edf import EnvironmentFile
     from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
@@ -60,6 +61,7 @@ _HOMES = {
     "Directory": "fastpull.sinks.directory",
     "EnrootSettings": "fastpull.runtimes.enroot_command",
     "EnrootUri": "fastpull.runtimes.enroot_command",
+    "EnvironmentFile": "fastpull.runtimes.edf",
     "File": "fastpull.runtimes.base",
     "Folder": "fastpull.runtimes.base",
     "Frame": "fastpull.runtimes.base",
@@ -105,6 +107,7 @@ __all__ = [
     "Directory",
     "EnrootSettings",
     "EnrootUri",
+    "EnvironmentFile",
     "File",
     "Folder",
     "Frame",

@@ -15,6 +15,7 @@ from fastpull.cli.arguments import (
     add_client_arguments,
     add_limit_arguments,
     add_output_arguments,
+    read_environment,
     settings_of,
 )
 from fastpull.cli.console import Console, console_for
@@ -32,6 +33,7 @@ examples:
   fastpull pull oci:layout:v1 -o rootfs/
   fastpull pull debian:12 -o image.tar
   fastpull pull debian:12 -o - | podman import - debian:12
+  fastpull pull --edf pytorch -o pytorch.sqsh                 what ~/.edf/pytorch.toml names
   digest=$(fastpull pull -q debian:12 -o rootfs/)
   fastpull pull debian:12 -o bundle/ --for bundle             then: runc run -b bundle/ name
   fastpull pull debian:12 --for enroot --for charliecloud
@@ -51,7 +53,10 @@ def add_verb(verbs: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
+    parser.add_argument("source", metavar="SOURCE", nargs="?", help=SOURCE_HELP)
+    parser.add_argument(
+        "--edf", metavar="FILE", help="take the source from an environment definition file, or a name in EDF_PATH"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -102,6 +107,7 @@ def add_verb(verbs: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
+    options.source = _source(options)
     output = options.output
     if output is None and options.format not in (None, "squashfs"):
         raise InvalidSetting(f"--format {options.format}", "name the output with -o")
@@ -132,6 +138,22 @@ def _run(options: argparse.Namespace) -> int:
             return error.exit_code
     console.result(report, _words(report), str(report.image.digest))
     return 0
+
+
+def _source(options: argparse.Namespace) -> str:
+    """The source that the command line or an environment definition file names."""
+    if (options.source is None) == (options.edf is None):
+        raise InvalidSetting("pull", "name one source, or an environment definition file with --edf")
+    if options.edf is None:
+        source: str = options.source
+        return source
+    with console_for(options, sys.stderr) as console:
+        found = read_environment(options.edf, console, verbose=options.verbose)
+    if found.image_file is not None:
+        raise InvalidSetting(found.image_file, f"{found.path} names an image that is there already, nothing to pull")
+    if not found.image:
+        raise InvalidSetting(found.path, "this environment has no image")
+    return found.image
 
 
 async def _pull(

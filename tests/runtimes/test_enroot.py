@@ -135,7 +135,7 @@ def evaluate(
     """Runs ``/etc/rc`` as ``enroot start`` does, but for the root: paths in ``/etc`` are in a folder."""
     (folder / "rc").write_text(rc.replace("/etc/rc.local", str(folder / "rc.local")))
     (folder / "rc.local").write_text(rc_local)
-    command = [shell, folder / "rc", *arguments]
+    command = [shell, str(folder / "rc"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]})
 
 
@@ -332,22 +332,27 @@ async def test_import_and_digest_as_enroot_s_own_command(registry: FaultyRegistr
     uri = "docker://" + reference.replace("/", "#", 1)
     cache, where = str(tmp_path / "cache"), tmp_path / "where"
     where.mkdir()
-    settings = {"ENROOT_SYSCONF_PATH": str(tmp_path), "ENROOT_SQUASH_OPTIONS": "-comp lzo"}
-    under = ["env", "-C", str(where)]
-    ended = await run("enroot", "import", "-a", "x86_64", "--", uri, cache=cache, under=under, **settings)
+    under = [
+        "env",
+        "-C",
+        str(where),
+        f"ENROOT_SYSCONF_PATH={tmp_path}",
+        "ENROOT_SQUASH_OPTIONS=-comp lzo",
+    ]
+    ended = await run("enroot", "import", "-a", "x86_64", "--", uri, cache=cache, under=under)
     assert (ended.code, ended.out) == (0, ""), ended.err
     assert os.listdir(where) == ["team+app+v1.sqsh"]
     assert all(line.startswith(("[INFO]", "[WARN]")) for line in ended.err.splitlines())
     assert "[WARN]" in ended.err
-    again = await run("enroot", "import", uri, cache=cache, under=under, **settings)
+    again = await run("enroot", "import", uri, cache=cache, under=under)
     assert again.code == 31
     assert again.err.splitlines()[-1].startswith("[ERROR] ")
-    named = await run("enroot", "import", f"--output={tmp_path}/named.sqsh", uri, cache=cache, **settings)
+    named = await run("enroot", "import", f"--output={tmp_path}/named.sqsh", uri, cache=cache, under=under)
     assert (named.code, (tmp_path / "named.sqsh").exists()) == (0, True)
-    digest = await run("enroot", "digest", uri, cache=cache, **settings)
+    digest = await run("enroot", "digest", uri, cache=cache, under=under)
     async with fastpull.Client(Settings.load(cache=cache)) as client:
         assert digest.out.strip() == str((await client.resolve(reference)).digest)
-    wrong = await run("enroot", "import", "--arch", "riscv64", uri, cache=cache, **settings)
+    wrong = await run("enroot", "import", "--arch", "riscv64", uri, cache=cache, under=under)
     assert (wrong.code, "[ERROR]" in wrong.err) == (3, True)
 
 
@@ -368,6 +373,6 @@ async def test_a_rootfs_for_enroot_starts_by_its_rc(
     reference = publish(registry, members, config=config)
     async with fastpull.Client(settings) as client:
         await client.pull(reference, tmp_path / "rootfs", runtimes=["enroot"])
-    start = ["unshare", "--mount", "chroot", tmp_path / "rootfs", bash, "/etc/rc"]
+    start: list[str | Path] = ["unshare", "--mount", "chroot", tmp_path / "rootfs", bash, "/etc/rc"]
     assert run_it(*start) == "/a b: it's cmd\n"
     assert run_it(*start, "x y") == "/a b: x y\n"
