@@ -50,28 +50,27 @@ def layer() -> list[Member]:
 
 
 def derive(base: Layout, members: list[Member], target: Path, **config: Any) -> str:
-    """An image of another one's layers and one more, as a layout; returns the source's name.
+    """An image of another one's lowest layer and one more, as a layout; returns the source's name.
 
     Args:
         base: the image below.
         members: of the layer on top.
-        target: the layout, which is made; links to the base's blobs where that is possible.
+        target: the layout, which is made.
         config: fields of the config's ``config``.
     """
     blobs = target / "blobs/sha256"
     blobs.mkdir(parents=True)
-    for path in base.blobs():
-        try:
-            os.link(path, blobs / os.path.basename(path))
-        except OSError:
-            shutil.copyfile(path, blobs / os.path.basename(path))
+    lowest = base.blobs()[0]
+    shutil.copyfile(lowest, blobs / os.path.basename(lowest))
     tar = archive(members)
     manifest = _read(base, base.facts()["manifest"])
     below = _read(base, manifest["config"]["digest"])
     layer = _put(blobs, gzip.compress(tar, 1, mtime=0), "application/vnd.oci.image.layer.v1.tar+gzip")
-    below["rootfs"]["diff_ids"].append("sha256:" + hashlib.sha256(tar).hexdigest())
+    diff_ids = [below["rootfs"]["diff_ids"][0], "sha256:" + hashlib.sha256(tar).hexdigest()]
+    below["rootfs"]["diff_ids"] = diff_ids
+    below.pop("history", None)
     below["config"] = config
-    manifest["layers"].append(layer)
+    manifest["layers"] = [manifest["layers"][0], layer]
     manifest["config"] = _put(blobs, json.dumps(below).encode(), manifest["config"]["mediaType"])
     entry = _put(blobs, json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
     entry["annotations"] = {"org.opencontainers.image.ref.name": "v1"}
