@@ -111,8 +111,9 @@ def _run(options: argparse.Namespace) -> int:
     output = options.output
     if output is None and options.format not in (None, "squashfs"):
         raise InvalidSetting(f"--format {options.format}", "name the output with -o")
-    if output is None and "bundle" in options.runtimes:
-        raise InvalidSetting("--for bundle", "name the output's directory with -o")
+    for runtime, form in (("bundle", "NAME/"), ("shifter", "ID.squashfs")):
+        if output is None and runtime in options.runtimes:
+            raise InvalidSetting(f"--for {runtime}", f"name the output with -o {form}")
     if output is None:
         output = _default_output(options.source)
     to_stdout = output == "-"

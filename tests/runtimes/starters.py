@@ -99,7 +99,7 @@ def _chroot(*options: str) -> Callable[[Outputs], list[str]]:
 
 def _podman(*options: str) -> Callable[[Outputs], list[str]]:
     def command(outputs: Outputs) -> list[str]:
-        store = ["--root", f"{outputs.folder}/podman", "--runroot", f"{outputs.folder}/podman-run"]
+        store = ["--root", f"{outputs.folder}/podman", "--runroot", f"{outputs.folder}/run"]  # up to 50 characters
         env = [word for text in ENV for word in ("--env", text)]
         start = ["run", "--rm", "--network", "none", "--workdir", DIRECTORY, *options, *env]
         # what crun says of a hybrid cgroup layout, and limits above the caller's own, are podman's and this machine's

@@ -29,7 +29,7 @@ def outputs() -> Iterator[dict[str, Outputs]]:
         pytest.skip("needs root, buildah and debootstrap for the image")
     memory = "/dev/shm"  # on a disk, removing all of it takes a minute when others are at work
     fast = memory if os.path.isdir(memory) and free_space(memory.encode()) > 4 << 30 else None
-    folder = Path(tempfile.mkdtemp(prefix="fastpull-runtimes-", dir=fast))
+    folder = Path(tempfile.mkdtemp(prefix="fp-starts-", dir=fast))
     try:
         folder.chmod(0o755)
         yield {user: _pull(folder, user) for user in ("root", "user")}
