@@ -111,6 +111,12 @@ class Bundle:
                 "/etc/subgid), the process will be root of its own user namespace"
             )
             user = ProcessUser(0, 0)
+        if rootless and user.additional_gids:
+            groups = ", ".join(map(str, user.additional_gids))
+            warnings.append(
+                f"the process will not be in the groups {groups}, runc gives none to a plain user's container"
+            )
+            user = ProcessUser(user.uid, user.gid)
         config = _config(image, execution, user, self.caller if rootless else None)
         content = json.dumps(config, indent=2).encode() + b"\n"
         return Additions((working_directory(execution),), beside=(("config.json", content),), warnings=tuple(warnings))
@@ -121,7 +127,7 @@ class Bundle:
             return True
         if uids is None or gids is None:
             return False
-        return user.uid <= uids[1] and all(gid <= gids[1] for gid in (user.gid, *user.additional_gids))
+        return user.uid <= uids[1] and user.gid <= gids[1]
 
 
 def _config(image: Image, execution: Execution, user: ProcessUser, rootless: Caller | None) -> dict[str, Any]:

@@ -319,6 +319,10 @@ def test_a_plain_user_s_bundle_has_a_user_namespace() -> None:
 
 def test_a_plain_user_with_subordinate_ids_can_be_the_image_s_user() -> None:
     caller = Caller(1000, 100, (100000, 65536), (200000, 65536))
+    image = image_of(User="ann")
+    additions = Bundle(caller).additions(image, {PASSWD: PASSWORDS, GROUP: GROUPS})
+    assert json.loads(additions.beside[0][1])["process"]["user"] == {"uid": 1000, "gid": 100}
+    assert "groups 10" in additions.warnings[0]
     config = config_of(Bundle(caller), User="33:34")
     assert config["process"]["user"] == {"uid": 33, "gid": 34}
     assert config["linux"]["uidMappings"][1] == {"containerID": 1, "hostID": 100000, "size": 65536}

@@ -352,6 +352,12 @@ async def test_import_and_digest_as_enroot_s_own_command(registry: FaultyRegistr
     digest = await run("enroot", "digest", uri, cache=cache, under=under)
     async with fastpull.Client(Settings.load(cache=cache)) as client:
         assert digest.out.strip() == str((await client.resolve(reference)).digest)
+    elsewhere = tmp_path / "elsewhere"
+    theirs = [*under, f"ENROOT_CACHE_PATH={elsewhere}"]
+    assert (await run("enroot", "digest", uri, cache=cache, under=theirs)).code == 0
+    assert not elsewhere.exists()  # FASTPULL_CACHE counts more
+    assert (await run("enroot", "digest", uri, cache="", under=theirs)).code == 0
+    assert os.listdir(elsewhere) == ["fastpull"]
     wrong = await run("enroot", "import", "--arch", "riscv64", uri, cache=cache, under=under)
     assert (wrong.code, "[ERROR]" in wrong.err) == (3, True)
 

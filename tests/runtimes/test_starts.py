@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.images import find_image
 from fastpull.sinks.destination import free_space
-from tests.runtimes.image import CMD, DIRECTORY, ENTRYPOINT, ENV, GROUPS, USER, derive, layer
+from tests.runtimes.image import CMD, DIRECTORY, ENTRYPOINT, ENV, GID, GROUPS, UID, USER, derive, layer
 from tests.runtimes.starters import NOBODY, STARTS, Outputs, Start, refusal, run
 from tests.support.processes import run as fastpull
 
@@ -98,6 +99,28 @@ def test_a_real_image_is_started(start: Start, outputs: dict[str, Outputs]) -> N
     assert found["system"] == "debian"
     if start.output == "bundle" and start.user == "root":
         assert found["groups"] == " ".join(map(str, GROUPS))
+
+
+@pytest.mark.root
+@pytest.mark.timeout(1200)
+@pytest.mark.peer("newuidmap", "runc")
+def test_a_user_with_subordinate_ids_starts_a_bundle_as_the_image_s_user(outputs: dict[str, Outputs]) -> None:
+    home = outputs["user"].folder
+    (home / "ids").write_text(f"{NOBODY}:100000:65536\n")
+    with_ids = f"mount --bind {home}/ids /etc/subuid && mount --bind {home}/ids /etc/subgid"
+    under = ["unshare", "--mount", "sh", "-c", f'{with_ids} && exec "$@"', "sh"]
+    source = f"oci:{home.parent}/layout:v1"
+    arguments = ["pull", "-q", source, "-o", f"{home}/ids-bundle/", "--for", "bundle"]
+    ended = asyncio.run(fastpull(*arguments, cache=str(home / "cache"), as_nobody=True, under=under, HOME=str(home)))
+    assert (ended.code, ended.err) == (0, "")
+    start = next(one for one in STARTS if (one.runtime, one.user) == ("runc", "user"))
+    found = run(replace(start, before=with_ids), replace(outputs["user"], bundle=home / "ids-bundle"))
+    reason = refusal(found.stderr) if found.returncode else None
+    if reason:
+        pytest.skip(reason)
+    assert found.returncode == 0, found.stderr
+    assert f"user:{UID}:{GID}\n" in found.stdout
+    assert f"groups:{GID}\n" in found.stdout  # runc lets no user's container have others
 
 
 @pytest.mark.root
