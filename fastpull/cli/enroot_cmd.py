@@ -11,7 +11,7 @@ import fastpull
 from fastpull.cli.arguments import add_client_arguments, add_limit_arguments, settings_of
 from fastpull.cli.console import Console, LineConsole
 from fastpull.cli.running import run
-from fastpull.errors import FastpullError, InvalidPlatform
+from fastpull.errors import FastpullError, InvalidPlatform, OutputExists
 from fastpull.progress import Warned
 
 _EPILOG = """\
@@ -80,6 +80,9 @@ def _run_import(options: argparse.Namespace) -> int:
                 mtime=enroot.mtime,
             )
             run(_import(options, _settings(options, enroot), str(uri.reference), sink, console))
+        except OutputExists as error:
+            print(f"[ERROR] File already exists: {error.path}", file=sys.stderr)  # enroot's own words
+            return error.exit_code
         except FastpullError as error:
             console.failure(error)
             return error.exit_code

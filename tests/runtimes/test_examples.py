@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fastpull
+from fastpull.config import Settings
 from tests.support.layers import Member, file, folder, publish
 from tests.support.registry import FaultyRegistry
 
@@ -60,6 +63,18 @@ async def test_the_runtime_starts_an_image(registry: FaultyRegistry, tmp_path: P
     assert (given.returncode, given.stdout) == (7, "/srv it's mine\n"), given.stderr
     missing = await example("run.py", f"{registry.address}/no/such:v1", cache=tmp_path / "cache")
     assert (missing.returncode, missing.stdout) == (11, "")
+
+
+async def test_the_dialect_of_the_library_s_page(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    page = (ROOT / "docs/library.md").read_text()
+    block = next(text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Stamped" in text)
+    names: dict[str, Any] = {}
+    exec(block.rpartition("fastpull.pull(")[0], names)
+    reference = publish(registry, [file("a")])
+    async with fastpull.Client(settings) as client:
+        report = await client.pull(reference, tmp_path / "out", runtimes=["plain", names["Stamped"]()])
+    assert (tmp_path / "out/etc/image-digest").read_text() == f"{report.image.digest}\n"
+    assert (tmp_path / "out/proc").is_dir()
 
 
 async def test_the_service_warms_what_its_list_has(registry: FaultyRegistry, tmp_path: Path) -> None:
