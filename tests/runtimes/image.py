@@ -24,6 +24,7 @@ echo "directory:$(pwd)"
 echo "GREETING:$GREETING"
 echo "QUOTES:$QUOTES"
 echo "PATH:$PATH"
+echo "volume:$(cat /srv/volume/seed)"
 echo "system:$(. /etc/os-release && echo $ID)"
 """
 ENV = [
@@ -35,6 +36,7 @@ USER, UID, GID, GROUPS = "app", 4321, 4322, (4322, 4400)
 DIRECTORY = "/srv/work dir"
 ENTRYPOINT = ["/usr/local/bin/report", "from entrypoint"]
 CMD = ["from", "cmd"]
+VOLUME = "/srv/volume"
 
 
 def layer() -> list[Member]:
@@ -46,6 +48,7 @@ def layer() -> list[Member]:
         file("usr/local/bin/report", REPORT, mode=0o755),
         file("etc/passwd", passwd),
         file("etc/group", group),
+        file("srv/volume/seed", b"of the image\n"),
     ]
 
 

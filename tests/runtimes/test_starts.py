@@ -16,7 +16,7 @@ import pytest
 
 from bench.images import find_image
 from fastpull.sinks.destination import free_space
-from tests.runtimes.image import CMD, DIRECTORY, ENTRYPOINT, ENV, GID, GROUPS, UID, USER, derive, layer
+from tests.runtimes.image import CMD, DIRECTORY, ENTRYPOINT, ENV, GID, GROUPS, UID, USER, VOLUME, derive, layer
 from tests.runtimes.starters import NOBODY, STARTS, Outputs, Start, refusal, run
 from tests.support.processes import run as fastpull
 
@@ -53,6 +53,7 @@ def _pull(folder: Path, user: str) -> Outputs:
             WorkingDir=DIRECTORY,
             Entrypoint=ENTRYPOINT,
             Cmd=CMD,
+            Volumes={VOLUME: {}},
         )
     if user == "user":
         os.chown(home, NOBODY, NOBODY)
@@ -96,6 +97,7 @@ def test_a_real_image_is_started(start: Start, outputs: dict[str, Outputs]) -> N
     assert found["directory"] == DIRECTORY
     assert (found["PATH"], found["GREETING"], found["QUOTES"]) == (path, greeting, quotes)
     assert found["user"] == start.ids
+    assert found["volume"] == "of the image"
     assert found["system"] == "debian"
     if start.output == "bundle" and start.user == "root":
         assert found["groups"] == " ".join(map(str, GROUPS))
