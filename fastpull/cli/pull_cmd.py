@@ -53,8 +53,9 @@ def add_verb(verbs: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", nargs="?", help=SOURCE_HELP)
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("source", metavar="SOURCE", nargs="?", help=SOURCE_HELP)
+    what.add_argument(
         "--edf", metavar="FILE", help="take the source from an environment definition file, or a name in EDF_PATH"
     )
     parser.add_argument(
@@ -143,8 +144,6 @@ def _run(options: argparse.Namespace) -> int:
 
 def _source(options: argparse.Namespace) -> str:
     """The source that the command line or an environment definition file names."""
-    if (options.source is None) == (options.edf is None):
-        raise InvalidSetting("pull", "name one source, or an environment definition file with --edf")
     if options.edf is None:
         source: str = options.source
         return source

@@ -12,8 +12,8 @@ import json
 from typing import TYPE_CHECKING
 
 from fastpull.oci.json import Document
-from fastpull.runtimes.base import Additions, File, Files, Folder, Frame
-from fastpull.runtimes.execution import Execution
+from fastpull.runtimes.base import Additions, File, Files, Folder
+from fastpull.runtimes.execution import Execution, FromConfig
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -22,18 +22,10 @@ _DIRECTORIES = ("bin", "dev", "etc", "mnt", "proc", "sys", "tmp", "usr", *(f"mnt
 _SHELL = ["/bin/sh", "-c"]
 
 
-class Charliecloud:
+class Charliecloud(FromConfig):
     """The files that ``ch-image pull`` would make."""
 
     name = "charliecloud"
-    frame = Frame.NONE
-    companions = ()
-    has_one_owner = False
-
-    def reads(self, image: Image, /) -> tuple[bytes, ...]:
-        """See `fastpull.runtimes.base.Dialect`."""
-        Execution.of(image)
-        return ()
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
         """See `fastpull.runtimes.base.Dialect`."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidInput
 from fastpull.oci.reference import Reference
-from fastpull.runtimes.base import Additions, File, Files, Folder, Frame
-from fastpull.runtimes.execution import Execution
+from fastpull.runtimes.base import Additions, File, Files, Folder
+from fastpull.runtimes.execution import Execution, FromConfig
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -28,18 +28,11 @@ _RC_LOCAL = b"""\
 """
 
 
-class Enroot:
+class Enroot(FromConfig):
     """The files of an enroot image."""
 
     name = "enroot"
-    frame = Frame.NONE
-    companions = ()
     has_one_owner = True
-
-    def reads(self, image: Image, /) -> tuple[bytes, ...]:
-        """See `fastpull.runtimes.base.Dialect`."""
-        Execution.of(image)
-        return ()
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
         """See `fastpull.runtimes.base.Dialect`."""

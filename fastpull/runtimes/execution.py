@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from fastpull.errors import MalformedDocument
+from fastpull.runtimes.base import Frame
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -76,6 +77,19 @@ class Execution:
             working_dir,
             config.volumes,
         )
+
+
+class FromConfig:
+    """What dialects have in common that see nothing of an image but its config."""
+
+    frame = Frame.NONE
+    companions: tuple[str, ...] = ()
+    has_one_owner = False
+
+    def reads(self, image: Image, /) -> tuple[bytes, ...]:
+        """See `fastpull.runtimes.base.Dialect`."""
+        Execution.of(image)
+        return ()
 
 
 def refuse(image: Image, reason: str) -> NoReturn:

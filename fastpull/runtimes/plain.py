@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastpull.runtimes.base import Additions, Files, Folder, Frame
-from fastpull.runtimes.execution import Execution
+from fastpull.runtimes.base import Additions, Files, Folder
+from fastpull.runtimes.execution import Execution, FromConfig
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -29,18 +29,10 @@ def working_directory(execution: Execution) -> Folder:
     return Folder(execution.working_dir.encode(), "the working directory")
 
 
-class Plain:
+class Plain(FromConfig):
     """Mount points and the working directory, where the image has none."""
 
     name = "plain"
-    frame = Frame.NONE
-    companions = ()
-    has_one_owner = False
-
-    def reads(self, image: Image, /) -> tuple[bytes, ...]:
-        """See `fastpull.runtimes.base.Dialect`."""
-        Execution.of(image)
-        return ()
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
         """See `fastpull.runtimes.base.Dialect`."""

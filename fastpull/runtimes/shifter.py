@@ -8,25 +8,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastpull.runtimes.base import Additions, Files, Frame
-from fastpull.runtimes.execution import Execution
+from fastpull.runtimes.execution import Execution, FromConfig
 from fastpull.runtimes.plain import MOUNT_POINTS, working_directory
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
 
 
-class Shifter:
+class Shifter(FromConfig):
     """The text file with entrypoint, command, working directory, user and environment."""
 
     name = "shifter"
     frame = Frame.PAIR
     companions = (".meta",)
     has_one_owner = True
-
-    def reads(self, image: Image, /) -> tuple[bytes, ...]:
-        """See `fastpull.runtimes.base.Dialect`."""
-        Execution.of(image)
-        return ()
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
         """See `fastpull.runtimes.base.Dialect`."""

@@ -171,8 +171,7 @@ async def test_warm_and_pull_take_environments(registry: FaultyRegistry, edf: Pa
         (["pull", "--edf", "three"], "no image"),
         (["pull", "--edf", "gone"], "no such image"),
         (["warm", "--edf", "gone"], "no such image"),
-        (["pull", "--edf", "one", reference], "name one source"),
-        (["pull"], "name one source"),
+        (["pull", "--edf", "one", reference], "not allowed with"),
     ):
         ended = await run(*arguments, cache=cache, **settings)
         assert (ended.code, words in ended.err) == (3, True), ended.err
