@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(wildcard native/*)
 
-.PHONY: help demo test faults lint format bench bench-scaling bench-micro wheel clean
+.PHONY: help demo test faults fuzz cases lint format bench bench-scaling bench-micro wheel clean
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,9 +17,15 @@ test: $(VENV)/ready-dev  ## run the tests; as root, install the programs they co
 	@tests/peers.sh
 	$(RUN)/python -m pytest tests bench/micro $(ARGS)
 
-faults: $(VENV)/ready-dev  ## pull through deaths, errors, bit rot, company and faults (ARGS="crash --trials 50 --seed 7")
+faults: $(VENV)/ready-dev  ## pull through deaths, errors, power cuts, bit rot and faults (ARGS="crash --trials 50 --seed 7")
 	@tests/peers.sh
 	$(RUN)/python -m tests.campaigns $(ARGS)
+
+fuzz: $(VENV)/ready-dev  ## look for inputs that break the native stage, under sanitizers, and the parsers (ARGS="--seconds 600")
+	$(RUN)/python -m tests.fuzz $(ARGS)
+
+cases: $(VENV)/ready-dev  ## write the table of cases in docs/registries.md, from the tests' markers
+	$(RUN)/python -m tests.support.cases
 
 lint: $(VENV)/ready-dev  ## check style and types
 	$(RUN)/ruff format --check .

@@ -88,12 +88,13 @@ class Certificate:
 
 
 @contextlib.contextmanager
-def running(folder: str, certificate: Certificate | None = None) -> Iterator[str]:
+def running(folder: str, certificate: Certificate | None = None, upstream: str = "") -> Iterator[str]:
     """Runs a registry, empty unless its storage was there before, and stops it at the end.
 
     Args:
         folder: for its storage and log; exists. Several registries may share one.
         certificate: for TLS; without one it speaks http.
+        upstream: URL of a registry that it is a pull-through cache of; that has to answer already.
 
     Yields:
         Its address.
@@ -109,6 +110,7 @@ def running(folder: str, certificate: Certificate | None = None) -> Iterator[str
         "storage": {"filesystem": {"rootdirectory": os.path.join(folder, "registry")}},
         "http": {"addr": address, **tls},
         "log": {"level": "error", "accesslog": {"disabled": True}},
+        **({"proxy": {"remoteurl": upstream}} if upstream else {}),
     }
     name = os.path.join(folder, "registry-tls" if certificate else "registry")
     settings_path, log_path = f"{name}.yml", f"{name}.log"

@@ -1,7 +1,8 @@
 """How a pull grows: ``python -m bench.scaling`` doubles the entries, the layers or the bytes of a generated image.
 
-A row tells what each doubling did to time and memory: 2.00x is proportional, 1.00x is none. The number of layers grows
-with the same files in them. Images come from a layout, so that there is nothing but fastpull in the figures.
+Further images make careless work superlinear; their entries are doubled, too (see `bench.hard`). A row tells what each
+doubling did to time and memory: 2.00x is proportional, 1.00x is none. The number of layers grows with the same files in
+them. Images come from a layout, so that there is nothing but fastpull in the figures.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from statistics import median
 from bench.errors import BenchError
 from bench.folders import make_folder, temporary_folder
 from bench.generated import Shape
+from bench.hard import HARD, Hard
 from bench.layouts import TAG, write_layout
 from bench.machine import machine, packages
 from bench.measure import Usage, measure
@@ -44,13 +46,15 @@ class Dimension:
     name: str
     numbers: tuple[int, ...]
 
-    def shape(self, number: int) -> Shape:
+    def shape(self, number: int) -> Shape | Hard:
         """The image of that size."""
         match self.name:
             case "entries":
                 return Shape("entries", layers=4, files=number, file_size=100)
             case "layers":
                 return Shape("layers", layers=number, files=12_800, file_size=16 << 10, replaced=10)
+            case name if name in HARD:
+                return Hard(name, number)
             case _:
                 return Shape("bytes", layers=2, files=number // _FILE_BYTES, file_size=_FILE_BYTES)
 
@@ -59,6 +63,7 @@ DIMENSIONS = (
     Dimension("entries", (125_000, 250_000, 500_000, 1_000_000)),
     Dimension("layers", (16, 32, 64, 128)),
     Dimension("bytes", (256 << 20, 512 << 20, 1 << 30, 2 << 30)),
+    *(Dimension(name, (125_000, 250_000, 500_000, 1_000_000)) for name in HARD),
 )
 
 
@@ -121,7 +126,9 @@ def table(steps: Sequence[Step]) -> str:
 def main() -> int:
     """Measures, prints a table, and writes all results."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description="Doubles a generated image.")
-    parser.add_argument("--dimensions", default="entries,layers,bytes", metavar="LIST", help="(%(default)s)")
+    parser.add_argument(
+        "--dimensions", default="entries,layers,bytes", metavar="LIST", help=f"(%(default)s); also {','.join(HARD)}"
+    )
     parser.add_argument("--outputs", default="directory,squashfs", metavar="LIST", help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=4, metavar="N", help="sizes of each, from the least on (4)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each size (3)")
@@ -161,13 +168,13 @@ def _run(options: argparse.Namespace) -> list[Step]:
     return steps
 
 
-def _generate(shape: Shape, path: str) -> None:
+def _generate(shape: Shape | Hard, path: str) -> None:
     """In a process of its own: the kernel counts this one's memory in what it tells of those started from it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         pool.submit(_write, shape, path).result()
 
 
-def _write(shape: Shape, path: str) -> None:
+def _write(shape: Shape | Hard, path: str) -> None:
     write_layout(path, map(shape.members, range(shape.layers)), _LEVEL)
 
 

@@ -10,16 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+from fastpull.cache.lockscope import local_lock_option
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.engine import Pull, PullReport, Workshop, warm_image
 from fastpull.errors import FastpullError, OutputError
+from fastpull.layers.windows import Windows
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
-from fastpull.progress import OnEvent, Resolved, Retrying, ignore
+from fastpull.policy import load_policy
+from fastpull.progress import OnEvent, Resolved, Retrying, Warned, ignore
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.credentials import find_credentials
+from fastpull.registry.endpoints import Endpoint, Endpoints
+from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.runtimes.choose import dialects_for
 from fastpull.sinks.base import Resources
@@ -34,12 +39,14 @@ from fastpull.unpack import LAYER_COST
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
     from fastpull.oci.reference import Reference
+    from fastpull.registry.mirrors import PullSource
     from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink
     from fastpull.sources.base import Source
     from fastpull.trace import Trace
 
 _MANY_CORES = 4  # with two, hashing on a thread of its own made pulls into a directory 6 % slower, and no other faster
+_DOWNLOADS_KEEP = 16 << 20  # of the budget, however large the windows of inflaters: four connections
 _FILE_THREADS = 8  # more than the writes that a disk takes at a time
 
 
@@ -84,7 +91,8 @@ class Client:
     ) -> None:
         self.settings = settings or Settings.load(cache=None if cache is None else os.fspath(cache))
         self._on_event = on_event
-        self._registries: dict[str, RegistryClient] = {}
+        self._registries: dict[tuple[str, bool, bool], RegistryClient] = {}
+        self._endpoints: dict[tuple[str, bool, bool], Endpoint] = {}
         self._exit = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -95,14 +103,23 @@ class Client:
             layers = max(1, min(settings.workers, settings.memory // 4 // LAYER_COST))
             self._resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
             budget = Budget(settings.memory - self._resources.memory - layers * LAYER_COST)
+            windows = _windows_beside(budget)
             workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
             helpers = None
             if settings.workers >= _MANY_CORES:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
             store = await in_thread(files, Store, settings.cache)
+            local_locks = await in_thread(files, local_lock_option, store.root)
+            if local_locks:
+                message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
+                self._on_event(Warned(settings.cache, message))
+            self._registries_conf = await in_thread(files, load_registries_conf, settings.registries_conf)
+            self._policy = await in_thread(files, load_policy, settings.policy)
             self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
             self._means = Means(store, files, budget, settings.sync, self._on_event)
-            self._workshop = Workshop(store, files, workers, helpers, Turns(layers), self._on_event, settings.limits)
+            self._workshop = Workshop(
+                store, files, workers, helpers, Turns(layers), windows, self._on_event, settings.limits
+            )
             self._exit = stack.pop_all()
         return self
 
@@ -149,12 +166,14 @@ class Client:
             trace: gets a timeline of the work, also when it fails.
 
         Raises:
+            Forbidden: the policy does not let the image in; nothing was asked for.
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
         dialects = dialects_for(runtimes)
         sink = framed(sink_for(output) if isinstance(output, str | os.PathLike) else output, dialects)
         files, meter = self._workshop.files, Meter(trace)
         try:
+            self._check_policy(image if isinstance(image, str) else image.source)
             await in_thread(files, sink.begin, replace(self._resources, meter=meter))
             if isinstance(image, str):
                 with meter.image.at(Stage.RESOLVE):
@@ -183,6 +202,7 @@ class Client:
         async def warm_one(rank: int, source: str) -> WarmReport:
             with await turns.acquire(rank):
                 try:
+                    self._check_policy(source)
                     image = await self.resolve(source, platform)
                     await warm_image(image, self._source(image.source), self._workshop, rank)
                 except FastpullError as error:
@@ -193,14 +213,37 @@ class Client:
             tasks = [group.create_task(warm_one(rank, source)) for rank, source in enumerate(sources)]
         return [task.result() for task in tasks]
 
-    def _source(self, text: str) -> Source:
-        return open_source(text, lambda reference: RegistrySource(self._registry(reference), reference, self._means))
+    def _check_policy(self, source: str) -> None:
+        self._policy.check(self._source(source).identity)
 
-    def _registry(self, reference: Reference) -> RegistryClient:
-        known = self._registries.get(reference.registry)
+    def _source(self, text: str) -> Source:
+        return open_source(text, self._registry_source)
+
+    def _registry_source(self, text: str) -> Source:
+        reference = self._registries_conf.qualified(text)
+        endpoints = tuple(self._endpoint(place) for place in self._registries_conf.pull_sources(reference))
+        name = str(reference)
+        return RegistrySource(
+            Endpoints(endpoints, lambda message: self._on_event(Warned(name, message))), reference, self._means
+        )
+
+    def _endpoint(self, place: PullSource) -> Endpoint:
+        reference = place.reference
+        key = (reference.name, place.is_mirror, place.is_insecure)
+        known = self._endpoints.get(key)
         if known is None:
-            may_be_plain = self.settings.insecure or is_loopback(reference.host)
-            known = self._registries[reference.registry] = RegistryClient(
+            client = self._registry(reference, is_mirror=place.is_mirror, is_insecure=place.is_insecure)
+            known = self._endpoints[key] = Endpoint(client, reference.repository, place.is_mirror)
+        return known
+
+    def _registry(self, reference: Reference, *, is_mirror: bool = False, is_insecure: bool = False) -> RegistryClient:
+        key = (reference.registry, is_mirror, is_insecure)
+        known = self._registries.get(key)
+        if known is None:
+            may_be_plain = self.settings.insecure or is_insecure or is_loopback(reference.host)
+            if is_insecure:
+                self._transport.allow_insecure(reference.host)
+            known = self._registries[key] = RegistryClient(
                 self._transport,
                 reference.registry,
                 reference.host,
@@ -209,7 +252,20 @@ class Client:
                 max_connections=self.settings.connections,
                 on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
             )
+            if is_mirror:
+                known.backoff = replace(known.backoff, attempts=1)  # there are others to ask
         return known
+
+
+def _windows_beside(budget: Budget) -> Windows:
+    """Memory for windows, taken from the downloads' budget: never what the download of a layer needs to go on."""
+    loop, total = asyncio.get_running_loop(), budget.total
+
+    def on_change(taken: int) -> None:
+        loop.call_soon_threadsafe(budget.resize, max(keep, total - taken))
+
+    keep = min(_DOWNLOADS_KEEP, total // 2)
+    return Windows(total - keep, on_change)
 
 
 def pull(

@@ -61,6 +61,8 @@ class Settings:
         insecure: registries may speak plain http or have certificates that nobody vouches for. ``FASTPULL_INSECURE``.
         sync: cache and output are on their disks before they appear. ``FASTPULL_SYNC``.
         limits: how much an image may take.
+        registries_conf: the one ``registries.conf`` to read. ``FASTPULL_REGISTRIES_CONF``; by default the usual places.
+        policy: the ``policy.json`` to keep to. ``FASTPULL_POLICY``; by default the user's, or else the system's.
     """
 
     cache: str
@@ -70,6 +72,8 @@ class Settings:
     insecure: bool = False
     sync: bool = False
     limits: Limits = DEFAULT_LIMITS
+    registries_conf: str | None = None
+    policy: str | None = None
 
     def __post_init__(self) -> None:
         if not self.cache:
@@ -154,6 +158,8 @@ _LIMITS: dict[str, Callable[[str], Any]] = {
 _READERS: dict[str, Callable[[str], Any]] = {
     **_LIMITS,
     "cache": str,
+    "registries_conf": str,
+    "policy": str,
     "workers": parse_count,
     "memory": parse_size,
     "connections": parse_count,

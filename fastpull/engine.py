@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from fastpull.bottleneck import find_bottleneck
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fastpull.cache.store import Store
     from fastpull.config import Limits
     from fastpull.layers.tree import Origin, Tree
+    from fastpull.layers.windows import Windows
     from fastpull.meter import StageTime
     from fastpull.oci.image import Image
     from fastpull.runtimes.base import Dialect
@@ -56,6 +58,7 @@ class Workshop:
         helpers: for what the layers' threads need not do themselves; nothing there waits for anything. None where there
             are no cores to spare.
         turns: as many as there are workers.
+        windows: memory for what inflaters keep.
         on_event: told what happens.
         limits: how much each image may take.
     """
@@ -65,6 +68,7 @@ class Workshop:
     workers: Executor
     helpers: Executor | None
     turns: Turns
+    windows: Windows
     on_event: OnEvent
     limits: Limits
 
@@ -211,14 +215,14 @@ class Pull:
             return work.unpack(blob, self._sink, rank, wanted, quota)
 
         index = await self._blobs.use(number, rank, unpack)
-        await self._in_files(self._workshop.store.write_index, index.blob, index.to_bytes())
+        await self._in_files(self._workshop.store.indexes.write, index.blob, index.to_bytes())
         return index
 
     def _foresee(self) -> Tree | None:
         """The tree, if the cache has the indexes of all layers: it tells what need not be written."""
         found = []
         for layer in self._image.layers:
-            content = self._workshop.store.read_index(layer.blob.digest)
+            content = self._workshop.store.indexes.read(layer.blob.digest)
             try:
                 index = LayerIndex.from_bytes(content) if content else None
             except ValueError:
@@ -278,7 +282,8 @@ class _Blobs:
         """Works on a layer's blob on a thread.
 
         A blob that was in the cache, in whole or in part, and is not what it should be, is taken out of the cache, and
-        the work begins again with one from the source.
+        the work begins again with one from the source; so it does where a mirror gave wrong bytes and another place can
+        be asked. One that was spoiled on its way is fetched once more.
 
         Args:
             number: of the layer.
@@ -286,18 +291,22 @@ class _Blobs:
             work_on: blocks until all of the blob is read and verified.
         """
         layer, source = self._image.layers[number], self._image.source
+        may_repeat = True
         while True:
             subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
             part = self._parts[number]
-            work = LayerWork(layer, number, subject, self._workshop.helpers, part)
+            work = LayerWork(layer, number, subject, self._workshop.helpers, self._workshop.windows, part)
             async with self._source.open_blob(layer.blob, rank, part) as blob:
                 try:
                     result = await self._on_thread(work, rank, work_on, blob)
                 except (DigestMismatch, SizeMismatch) as error:
                     await blob.reject()
-                    if blob.is_fresh:
+                    if blob.is_fresh and not (blob.is_remote and may_repeat):
                         raise
-                    self._workshop.on_event(Warned(source, f"a damaged blob of the cache was thrown away ({error})"))
+                    may_repeat = may_repeat and blob.is_cached
+                    self._workshop.on_event(
+                        Warned(source, f"a damaged blob was thrown away, it is fetched anew ({error})")
+                    )
                     continue
                 except FastpullError:
                     if work.fingerprint:  # what is wrong is not the blob
@@ -320,7 +329,8 @@ class _Blobs:
         """
         number, entry = origin >> 32, origin & 0xFFFFFFFF
         layer, part = self._image.layers[number], self._parts[number]
-        work = LayerWork(layer, number, f"{layer.blob.digest} of {self._image.source}", None, part)
+        subject = f"{layer.blob.digest} of {self._image.source}"
+        work = LayerWork(layer, number, subject, None, self._workshop.windows, part)
 
         def extract(work: LayerWork, blob: Blob) -> bytes:
             return work.extract(blob, entry, size, self._workshop.limits)
@@ -334,7 +344,8 @@ class _Blobs:
         with turn:
             self._active[work.number] = work
             try:
-                return await in_thread(self._workshop.workers, work_on, work, blob, abort=blob.abort)
+                abort = partial(work.abort, blob)
+                return await in_thread(self._workshop.workers, work_on, work, blob, abort=abort)
             finally:
                 del self._active[work.number]
 

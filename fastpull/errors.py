@@ -16,6 +16,7 @@
     │   ├── UnexpectedAnswer
     │   └── MalformedDocument
     ├── AccessDenied (PermissionError)            12   401, 403: credentials missing, wrong or not enough
+    ├── Forbidden (PermissionError)               13   this machine's own rules do not let the image in
     ├── IntegrityError                            20   bytes that are not what their digest promised
     │   ├── DigestMismatch
     │   ├── SizeMismatch
@@ -48,6 +49,7 @@ __all__ = [
     "DiffIdMismatch",
     "DigestMismatch",
     "FastpullError",
+    "Forbidden",
     "IntegrityError",
     "InvalidDigest",
     "InvalidInput",
@@ -272,6 +274,31 @@ class AccessDenied(FastpullError, PermissionError):
         return f"Check the name, or log in: docker login {self.host}"
 
 
+# --- 13: the site's rules
+
+
+@dataclass(eq=False)
+class Forbidden(FastpullError, PermissionError):
+    """A file of this machine, ``policy.json`` or ``registries.conf``, does not let the image in.
+
+    Attributes:
+        subject: the image.
+        rule: what forbids it, with the file that says so.
+        advice: what to do next.
+    """
+
+    exit_code = 13
+    subject: str
+    rule: str
+    advice: str = ""
+
+    def _message(self) -> str:
+        return f"{self.rule} forbids: {self.subject}"
+
+    def _hint(self) -> str:
+        return self.advice
+
+
 # --- 20: integrity
 
 
@@ -334,9 +361,13 @@ class UnsupportedMediaType(FastpullError):
     subject: str
     media_type: str
     reason: str = "unsupported media type"
+    advice: str = ""
 
     def _message(self) -> str:
         return f"{self.reason} {self.media_type!r} in: {self.subject}"
+
+    def _hint(self) -> str:
+        return self.advice
 
 
 @dataclass(eq=False)
@@ -464,6 +495,7 @@ _ERRNO_HINTS = {
     30: "The filesystem is mounted read-only; choose another place",
     27: "Raise the limit of file sizes (ulimit -f), or choose a place on a filesystem that takes larger files",
     24: "Raise the limit of open files (ulimit -n)",
+    37: "Choose another filesystem (--cache), or have this one mounted with locks that hold between nodes",
 }
 
 

@@ -110,7 +110,7 @@ class Warned:
     """Something is not as it should be, and did not stop the work.
 
     Attributes:
-        source: the image.
+        source: the image, or the cache.
         message: one sentence.
     """
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING or os.environ.get("FASTPULL_NO_EXTENSIONS") != "1":
         BlockCutter,
         EntryTable,
         FileWriter,
+        Fingerprints,
         PayloadWriter,
         Scanner,
         Spans,
@@ -27,6 +28,7 @@ else:
     from fastpull.reference.blocks import BlockCutter
     from fastpull.reference.files import FileWriter
     from fastpull.reference.payload import PayloadWriter
+    from fastpull.reference.prints import Fingerprints
     from fastpull.reference.scanner import EntryTable, Scanner, Spans
     from fastpull.reference.system import exchange, give_back, remove_tree, start_writeback, sync_filesystem
 
@@ -34,6 +36,7 @@ __all__ = [
     "BlockCutter",
     "EntryTable",
     "FileWriter",
+    "Fingerprints",
     "PayloadWriter",
     "Scanner",
     "Spans",

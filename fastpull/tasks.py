@@ -203,7 +203,7 @@ class Budget:
     """A number of bytes that many tasks share; who wants more than is left waits, in order.
 
     Args:
-        total: in bytes. A single claim above it is granted when nothing else is held.
+        total: in bytes. A single claim above what it is at that time is granted when nothing else is held.
     """
 
     def __init__(self, total: int) -> None:
@@ -220,6 +220,11 @@ class Budget:
             yield
         finally:
             self._release(size)
+
+    def resize(self, total: int) -> None:
+        """Changes the total; what is held stays so, and less is granted until it is within the total again."""
+        change, self.total = total - self.total, total
+        self._release(change)
 
     async def _acquire(self, size: int) -> None:
         if size <= self._free and not self._queue:

@@ -9,6 +9,7 @@ from fastpull.errors import DecompressError, DiffIdMismatch, LayerError, TarErro
 from fastpull.layers.decompress import inflate
 from fastpull.layers.quota import LayerQuota
 from fastpull.layers.scan import LayerScanner
+from fastpull.layers.windows import Window
 from fastpull.meter import clock
 from fastpull.oci.digest import Digest
 from fastpull.sources.base import BlobReader
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fastpull.config import Limits
     from fastpull.layers.index import LayerIndex
     from fastpull.layers.quota import Quota
+    from fastpull.layers.windows import Windows
     from fastpull.meter import Part, Watch
     from fastpull.oci.image import Layer
     from fastpull.sinks.base import Sink
@@ -31,7 +33,7 @@ CHUNK = 256 << 10
 """Uncompressed bytes that are hashed, scanned and written at a time, while they are in the processor's cache."""
 
 LAYER_COST = 4 << 20
-"""What the buffers of one layer may take: compressed and uncompressed chunks, and the inflater's window."""
+"""What the buffers of one layer may take: compressed and uncompressed chunks, and a small window of the inflater."""
 
 _BATCH = 2  # chunks that are hashed aside at a time: handing over costs some 50 µs, hashing two chunks 280
 _DEPTH = 4  # such batches that may wait
@@ -45,6 +47,7 @@ class LayerWork:
         number: of the layer in its image, 0 for the base.
         subject: the layer's name in messages.
         helpers: threads for what need not be done in the layer's own; None if it does all.
+        windows: memory for large windows of the inflater.
         part: counts where the time goes.
 
     Attributes:
@@ -53,15 +56,23 @@ class LayerWork:
         fingerprint: of the blob, once it is verified.
     """
 
-    def __init__(self, layer: Layer, number: int, subject: str, helpers: Executor | None, part: Part) -> None:
+    def __init__(
+        self, layer: Layer, number: int, subject: str, helpers: Executor | None, windows: Windows, part: Part
+    ) -> None:
         self.layer = layer
         self.number = number
         self.subject = subject
         self._helpers = helpers
+        self._window = Window(windows)
         self._part = part
         self.read = 0
         self.unpacked = 0
         self.fingerprint = ""
+
+    def abort(self, blob: Blob) -> None:
+        """Makes work that is under way on another thread end soon, with an error."""
+        self._window.abort()
+        blob.abort()
 
     def verify(self, blob: Blob) -> None:
         """Reads the blob to its end, and checks it; one that the cache vouches for is left alone.
@@ -91,8 +102,11 @@ class LayerWork:
                 descriptor says goes before all that follows from it, but for `LimitExceeded`: then nothing more is
                 read.
         """
-        with self._part.watch(hashes=self._helpers is None) as watch:
-            return self._unpack(blob, sink, rank, wanted, quota, watch)
+        try:
+            with self._part.watch(hashes=self._helpers is None) as watch:
+                return self._unpack(blob, sink, rank, wanted, quota, watch)
+        finally:
+            self._window.release()
 
     def _unpack(
         self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, quota: Quota, watch: Watch
@@ -101,7 +115,7 @@ class LayerWork:
         scanner, taken = LayerScanner(self.subject, quota.limits), LayerQuota(quota, self.number, self.subject)
         writer = sink.layer(self.number, rank, scanner.entries, wanted)
         try:
-            stream = inflate(reader, self.subject, quota.limits)
+            stream = inflate(reader, self.subject, quota.limits, self._window.grow)
             has_own_id = not stream.is_plain or self.layer.diff_id.algorithm != self.layer.blob.digest.algorithm
             hasher = _Hasher(self.layer.diff_id, self._helpers, self._part) if has_own_id else None
             while chunk := stream.read(CHUNK):
@@ -150,7 +164,7 @@ class LayerWork:
                 reader = BlobReader(blob, self.layer.blob, self.subject, watch)
                 scanner = LayerScanner(self.subject, limits)
                 writer = PayloadWriter(scanner.entries, fd, wanted)
-                stream = inflate(reader, self.subject, limits)
+                stream = inflate(reader, self.subject, limits, self._window.grow)
                 while len(scanner.entries) <= number + 1 and (chunk := stream.read(CHUNK)):
                     code = writer.write(chunk, scanner.feed(chunk))
                     if code:
@@ -158,6 +172,7 @@ class LayerWork:
             start = memoryview(writer.starts_bytes()).cast("q")[number]
             return os.pread(fd, size, start)
         finally:
+            self._window.release()
             os.close(fd)
 
     def _verify(self, reader: BlobReader) -> None:

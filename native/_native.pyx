@@ -11,6 +11,7 @@ The parts, in the order of the data:
     files.pxi      FileWriter: chunk + Spans -> files below a directory descriptor
     blocks.pxi     BlockCutter: chunk + Spans -> squashfs blocks and tails in memory
     payload.pxi    PayloadWriter: chunk + Spans -> one file with the payload of all entries
+    prints.pxi     Fingerprints: what content is there already
     system.pxi     system calls that Python lacks
 
 A chunk is scanned and written in two calls, whatever number of files it holds. Nothing here raises for what a layer
@@ -24,6 +25,8 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset, strcmp, strlen
 
+from os import urandom
+
 include "buffers.pxi"
 include "entries.pxi"
 include "fields.pxi"
@@ -31,4 +34,5 @@ include "scanner.pxi"
 include "files.pxi"
 include "blocks.pxi"
 include "payload.pxi"
+include "prints.pxi"
 include "system.pxi"

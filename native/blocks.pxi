@@ -107,7 +107,8 @@ cdef class BlockCutter:
             buffer_bytes(&self.tail_entries),
             buffer_bytes(&self.tail_lengths),
         )
-        memmove(self.tails.data, self.tails.data + size, held)
+        if held:
+            memmove(self.tails.data, self.tails.data + size, held)
         self.tails.size = held
         self.tail_entries.size = self.tail_lengths.size = 0
         return found

@@ -40,9 +40,20 @@ cdef int buffer_assign(Buffer* buffer, const void* data, size_t size) noexcept n
 
 
 cdef void buffer_free(Buffer* buffer) noexcept nogil:
-    free(buffer.data)
+    if buffer.capacity:
+        free(buffer.data)
     memset(buffer, 0, sizeof(Buffer))
 
 
 cdef bytes buffer_bytes(Buffer* buffer):
     return PyBytes_FromStringAndSize(buffer.data, <Py_ssize_t> buffer.size)
+
+
+cdef int buffer_settle(Buffer* buffer, list owners) except -1:
+    """Adds the content to a list, which is to outlive the buffer; from now on it lies there, and must not grow."""
+    content = buffer_bytes(buffer)
+    owners.append(content)
+    buffer_free(buffer)
+    buffer.data = content
+    buffer.size = len(content)
+    return 0

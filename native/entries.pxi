@@ -24,10 +24,11 @@ cdef struct Row:
 cdef class EntryTable:
     """The entries of one layer in the order of the tar, in columns of native-endian integers.
 
-    A table grows while its scanner is fed; `columns` copies it once the scanner has finished.
+    A table grows while its scanner is fed. Once it was asked for its columns it is complete, and lies in them.
     """
 
     cdef uint32_t count
+    cdef list complete
     cdef Buffer types, modes, uids, gids, mtimes, sizes, devices
     cdef Buffer path_ends, paths, link_ends, links, xattrs
 
@@ -50,20 +51,21 @@ cdef class EntryTable:
 
     def columns(self):
         """The table as bytes, in the order of the fields of `fastpull.layers.index.Columns`."""
-        return (
-            buffer_bytes(&self.types),
-            buffer_bytes(&self.modes),
-            buffer_bytes(&self.uids),
-            buffer_bytes(&self.gids),
-            buffer_bytes(&self.mtimes),
-            buffer_bytes(&self.sizes),
-            buffer_bytes(&self.devices),
-            buffer_bytes(&self.path_ends),
-            buffer_bytes(&self.paths),
-            buffer_bytes(&self.link_ends),
-            buffer_bytes(&self.links),
-            buffer_bytes(&self.xattrs),
-        )
+        if self.complete is None:
+            self.complete = []
+            buffer_settle(&self.types, self.complete)
+            buffer_settle(&self.modes, self.complete)
+            buffer_settle(&self.uids, self.complete)
+            buffer_settle(&self.gids, self.complete)
+            buffer_settle(&self.mtimes, self.complete)
+            buffer_settle(&self.sizes, self.complete)
+            buffer_settle(&self.devices, self.complete)
+            buffer_settle(&self.path_ends, self.complete)
+            buffer_settle(&self.paths, self.complete)
+            buffer_settle(&self.link_ends, self.complete)
+            buffer_settle(&self.links, self.complete)
+            buffer_settle(&self.xattrs, self.complete)
+        return tuple(self.complete)
 
     def path(self, uint32_t number):
         """The path of one entry."""

@@ -32,6 +32,7 @@ cdef enum Fault:
     FAULT_XATTR_SIZE = 27
     FAULT_XATTR_NAME = 28
     FAULT_TARGET_LENGTH = 29
+    FAULT_SPARSE_PIECE = 30
 
 
 cdef enum:

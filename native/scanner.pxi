@@ -49,7 +49,7 @@ cdef struct Extended:
     Buffer path, link
     Buffer xattrs  # as in EntryTable, without the entry's number
     # GNU.sparse.*
-    bint sparse, has_name, has_real_size, has_version, has_blocks, has_map
+    bint sparse, has_name, has_real_size, has_version, has_minor, has_blocks, has_map
     int64_t major, minor, real_size, blocks
     int64_t pending_offset  # of a 0.0 record pair whose numbytes has not come; -1 for none
     Buffer name, segments
@@ -159,6 +159,8 @@ cdef class Scanner:
     def feed(self, const uint8_t[::1] chunk):
         """Scans a chunk and returns a fault, 0 for none."""
         cdef size_t size = chunk.shape[0]
+        if self.entries.complete is not None:
+            raise ValueError("the table is complete")
         with nogil:
             self.spans.items.size = 0
             if self.fault == FAULT_NONE and size:
@@ -430,11 +432,13 @@ cdef int read_attributes(Scanner self, const uint8_t* header, Row* row) noexcept
         return FAULT_NUMBER
     if uid < 0 or uid > MAX_ID or gid < 0 or gid > MAX_ID:
         return FAULT_ID_RANGE
-    if (row.type == TYPE_CHAR or row.type == TYPE_BLOCK) and memcmp(header + 257, b"ustar", 5) == 0:
-        if parse_number(header + 329, 8, &major) or parse_number(header + 337, 8, &minor):
-            return FAULT_NUMBER
-        if major < 0 or major > 0xFFF or minor < 0 or minor > 0xFFFFF:  # the kernel's dev_t
-            return FAULT_DEVICE_RANGE
+    # of all types: Go and tarfile do not read on where these are malformed
+    if parse_number(header + 329, 8, &major) or parse_number(header + 337, 8, &minor):
+        return FAULT_NUMBER
+    if (row.type != TYPE_CHAR and row.type != TYPE_BLOCK) or memcmp(header + 257, b"ustar", 5) != 0:
+        major = minor = 0
+    elif major < 0 or major > 0xFFF or minor < 0 or minor > 0xFFFFF:  # the kernel's dev_t
+        return FAULT_DEVICE_RANGE
     row.mode = <uint16_t> (mode & 0o7777)
     row.uid = <uint32_t> uid
     row.gid = <uint32_t> gid
@@ -480,11 +484,13 @@ cdef int append_xattrs(const Buffer* xattrs, EntryTable table) noexcept nogil:
     cdef size_t start = 0
     cdef size_t size
     cdef size_t total = 0
+    cdef uint32_t[2] sizes  # of name and value
     while start < xattrs.size:
-        size = 8 + <size_t> (<uint32_t*> (xattrs.data + start))[0] + (<uint32_t*> (xattrs.data + start))[1]
-        if (<uint32_t*> (xattrs.data + start))[0] > MAX_XATTR_NAME:
+        memcpy(sizes, xattrs.data + start, sizeof(sizes))
+        size = sizeof(sizes) + <size_t> sizes[0] + sizes[1]
+        if sizes[0] > MAX_XATTR_NAME:
             return FAULT_XATTR_NAME
-        total += size - 8
+        total += size - sizeof(sizes)
         if total > MAX_XATTRS:
             return FAULT_XATTR_SIZE
         if (
@@ -556,22 +562,26 @@ cdef int on_pax_record(Extended* pax, const char* key, size_t key_size, const ch
     if is_key(key, key_size, b"path"):
         if common:
             return FAULT_PAX_GLOBAL
-        if size and memchr(value, 0, size) != NULL:
+        if size == 0:  # no name to some, and the header's own to others
+            return FAULT_PAX_RECORD
+        if memchr(value, 0, size) != NULL:
             return FAULT_NUL_IN_NAME
-        pax.path_state = state
+        pax.path_state = SET
         return FAULT_MEMORY if buffer_assign(&pax.path, value, size) != 0 else FAULT_NONE
     if is_key(key, key_size, b"linkpath"):
         if common:
             return FAULT_PAX_GLOBAL
-        if size and memchr(value, 0, size) != NULL:
+        if size == 0:
+            return FAULT_PAX_RECORD
+        if memchr(value, 0, size) != NULL:
             return FAULT_NUL_IN_NAME
-        pax.link_state = state
+        pax.link_state = SET
         return FAULT_MEMORY if buffer_assign(&pax.link, value, size) != 0 else FAULT_NONE
     if is_key(key, key_size, b"size"):
         if common:
             return FAULT_PAX_GLOBAL
-        pax.size_state = state
-        return parse_decimal(value, size, &pax.size) if size else FAULT_NONE
+        pax.size_state = SET
+        return parse_decimal(value, size, &pax.size)  # an empty one is 0 to some, and the header's own to others
     if has_prefix(key, key_size, b"SCHILY.xattr."):
         if common:
             return FAULT_PAX_GLOBAL
@@ -613,7 +623,7 @@ cdef int on_sparse_record(Extended* pax, const char* key, size_t key_size, const
     if is_key(key, key_size, b"major"):
         pax.has_version, pax.major = True, number
     elif is_key(key, key_size, b"minor"):
-        pax.has_version, pax.minor = True, number
+        pax.has_version, pax.has_minor, pax.minor = True, True, number
     elif is_key(key, key_size, b"size") or is_key(key, key_size, b"realsize"):
         pax.has_real_size, pax.real_size = True, number
     elif is_key(key, key_size, b"numblocks"):
@@ -687,14 +697,14 @@ cdef int begin_file(Scanner self, const uint8_t* header, uint8_t typeflag) noexc
         return FAULT_SPARSE
     self.real_size = pax.real_size
     if pax.has_version:
-        if pax.major != 1 or pax.minor != 0 or pax.segments.size or pax.has_map:
+        if not pax.has_minor or pax.major != 1 or pax.minor != 0 or pax.segments.size or pax.has_map:
             return FAULT_SPARSE
         self.map_size = self.map_count = 0
         self.map_number = -1
         self.map_digits = False
         self.state = STATE_SPARSE_MAP
         return FAULT_NONE
-    if not pax.has_map and pax.segments.size == 0 and not pax.has_blocks:
+    if pax.segments.size == 0:  # GNU tar and tarfile do not read on here
         return FAULT_SPARSE
     if pax.has_blocks and pax.blocks != <int64_t> (pax.segments.size // sizeof(Segment)):
         return FAULT_SPARSE
@@ -772,6 +782,7 @@ cdef int begin_payload(Scanner self, size_t at) noexcept nogil:
     cdef int64_t end = 0
     cdef int64_t stored = 0
     cdef size_t number
+    cdef bint ragged = False  # GNU tar goes on at the next block after each piece, others at the next byte
     for number in range(self.segments.size // sizeof(Segment)):
         if (
             segments[number].offset < end
@@ -781,9 +792,13 @@ cdef int begin_payload(Scanner self, size_t at) noexcept nogil:
         ):
             return FAULT_SPARSE
         end = segments[number].offset + segments[number].length
+        if stored % BLOCK and segments[number].length:
+            ragged = True
         stored += segments[number].length
     if stored != self.left:
         return FAULT_SPARSE
+    if ragged:
+        return FAULT_SPARSE_PIECE
     self.segment = 0
     self.segment_done = 0
     self.first = True

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.images import bench_folder
+from fastpull import sitefiles
 from fastpull.config import Settings
 from tests.support.registry import FaultyRegistry
 
@@ -39,13 +40,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reads the user's credentials, cache or proxies."""
+    """No test reads the user's credentials, cache, proxies, mirrors or policy."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     for name in list(os.environ):
-        ours = name.startswith(("FASTPULL_", "DOCKER_", "XDG_", "ENROOT_")) or name.lower().endswith("_proxy")
+        ours = name.startswith(("FASTPULL_", "DOCKER_", "XDG_", "ENROOT_", "CONTAINERS_")) or name.lower().endswith(
+            "_proxy"
+        )
         if ours and name not in _KEPT:
             monkeypatch.delenv(name)
+    monkeypatch.setattr(sitefiles, "SYSTEM_FOLDER", str(home / "etc"))
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 # they are named, and the tests that need them are skipped.
 packages=""
 for pair in buildah:buildah bwrap:bubblewrap ch-run:charliecloud crun:crun debootstrap:debootstrap \
-    docker-registry:docker-registry mksquashfs:squashfs-tools newuidmap:uidmap openssl:openssl podman:podman runc:runc \
-    skopeo:skopeo squashfuse:squashfuse strace:strace systemd-nspawn:systemd-container tar:tar \
+    docker-registry:docker-registry mkfs.ext4:e2fsprogs mksquashfs:squashfs-tools newuidmap:uidmap nginx:nginx-light \
+    openssl:openssl podman:podman runc:runc skopeo:skopeo squashfuse:squashfuse strace:strace \
+    systemd-nspawn:systemd-container tar:tar \
     tar2sqfs:squashfs-tools-ng umoci:umoci; do
     command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || packages="$packages ${pair#*:}"
 done

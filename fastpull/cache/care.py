@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from fastpull.cache.refs import Ref, damaged_refs, read_refs
+from fastpull.cache.leftovers import Leftovers
+from fastpull.cache.refs import Ref, damaged_refs, read_refs, remove_ref
 from fastpull.cache.store import Store, StoredBlob
 from fastpull.config import Settings
 from fastpull.errors import CacheError, FastpullError, NotFound
@@ -131,12 +132,13 @@ class Cache:
         if not os.path.isdir(os.path.join(self.root, "v1")):
             raise CacheError(self.root, "there is no cache; the first pull makes one", errno.ENOENT)
         self._store = Store(self.root)
+        self._leftovers = Leftovers(self._store)
 
     def images(self) -> list[CachedImage]:
         """The images that the cache knows by name, the last used first."""
         blobs = {blob.digest: blob for blob in self._store.blobs()}
         found = []
-        for ref in read_refs(self._store):
+        for ref in read_refs(self._store.files):
             manifest = self._manifest(ref.manifest)
             if manifest is not None:
                 layers = [(layer, blobs.get(layer.digest)) for layer in manifest.layers]
@@ -152,11 +154,11 @@ class Cache:
 
     def usage(self) -> Usage:
         """What the cache takes on its disk."""
-        usage = Usage(index_bytes=self._store.size_of("index"), trash_bytes=self._store.size_of("trash"))
+        usage = Usage(index_bytes=self._leftovers.size_of("index"), trash_bytes=self._leftovers.size_of("trash"))
         for blob in self._store.blobs():
             usage.blobs += 1
             usage.blob_bytes += blob.size
-        for partial in self._store.partials():
+        for partial in self._leftovers.partials():
             usage.partial += 1
             usage.partial_bytes += partial.size
         return usage
@@ -183,12 +185,12 @@ class Cache:
             if too_old or excess > 0:
                 excess -= blob.size
                 self._remove(blob, removed, dry_run)
-        for partial in list(self._store.partials()):
-            if now - partial.last_used > patience and (dry_run or self._store.remove_partial(partial.digest)):
+        for partial in list(self._leftovers.partials()):
+            if now - partial.last_used > patience and (dry_run or self._leftovers.remove_partial(partial.digest)):
                 removed.freed_bytes += partial.size
         if not dry_run:
-            self._store.remove_leftovers(_LEFTOVER_SECONDS)
-            self._store.empty_trash()
+            self._leftovers.remove(_LEFTOVER_SECONDS)
+            self._leftovers.empty_trash()
             self._forget_refs(lambda ref: self._manifest(ref.manifest) is None)
         return removed
 
@@ -216,18 +218,18 @@ class Cache:
         return found
 
     def _verify_others(self, found: Verified, dry_run: bool) -> None:
-        for digest in list(self._store.indexes()):
-            if self._store.has_damaged_index(digest):
+        for digest in list(self._store.indexes):
+            if self._store.indexes.is_damaged(digest):
                 found.corrupt_indexes.append(digest)
                 if not dry_run:
-                    self._store.remove_index(digest)
-        for partial in list(self._store.partials()):
-            if self._store.has_damaged_partial(partial.digest, mend=not dry_run):
+                    self._store.indexes.remove(digest)
+        for partial in list(self._leftovers.partials()):
+            if self._leftovers.has_damaged_partial(partial.digest, mend=not dry_run):
                 found.corrupt_partials.append(partial.digest)
-        for name in list(damaged_refs(self._store)):
+        for name in list(damaged_refs(self._store.files)):
             found.corrupt_refs.append(name)
             if not dry_run:
-                self._store.remove_ref(name)
+                remove_ref(self._store.files, name)
 
     def remove(self, name: str, *, dry_run: bool = False) -> Removed:
         """Removes an image by reference, with those of its blobs that no other reference needs, or a blob by digest.
@@ -242,8 +244,8 @@ class Cache:
             wanted: Iterable[Digest] = [Digest.parse(name)]
         else:
             reference = str(Reference.parse(name.removeprefix("docker://")))
-            mine = [ref for ref in read_refs(self._store) if ref.reference == reference]
-            others = [ref for ref in read_refs(self._store) if ref.reference != reference]
+            mine = [ref for ref in read_refs(self._store.files) if ref.reference == reference]
+            others = [ref for ref in read_refs(self._store.files) if ref.reference != reference]
             needed = {digest for ref in others for digest in self._digests(ref)}
             wanted = {digest: None for ref in mine for digest in self._digests(ref) if digest not in needed}
             if mine and not dry_run:
@@ -254,7 +256,7 @@ class Cache:
         if not removed.blobs and not mine:
             raise NotFound(repr(name), f"cache {self.root}", "fastpull cache ls shows what it has")
         if not dry_run:
-            self._store.empty_trash()
+            self._leftovers.empty_trash()
         return removed
 
     def _remove(self, blob: StoredBlob, removed: Removed, dry_run: bool) -> None:
@@ -298,6 +300,6 @@ class Cache:
         return manifest if isinstance(manifest, Manifest) else None
 
     def _forget_refs(self, which: Callable[[Ref], bool]) -> None:
-        for ref in list(read_refs(self._store)):
+        for ref in list(read_refs(self._store.files)):
             if which(ref):
-                ref.forget(self._store)
+                ref.forget(self._store.files)

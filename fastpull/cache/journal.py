@@ -7,6 +7,7 @@ leaves nothing worse than a missing or torn record at the end. What a power cut 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ class Record:
 def replace_records(path: str, records: list[Record]) -> None:
     """Writes a journal anew: after a death it is the old one or the new one."""
     draft = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft)  # a dead process's, perhaps another user's
     with open(draft, "wb") as file:
         os.fchmod(file.fileno(), os.stat(path).st_mode & 0o777)
         file.write(b"".join(record.to_bytes() for record in records))

@@ -10,6 +10,7 @@ import os
 
 from fastpull.errors import CacheError, from_os_error
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _POLL_SECONDS = 0.05  # a waiting pull takes over this soon after its leader has died
 
@@ -39,7 +40,7 @@ class FileLock:
         """Takes the lock if it is free.
 
         Raises:
-            CacheError: the lock file cannot be made, or the filesystem has no locks.
+            CacheError: the lock file cannot be made, or the filesystem has no locks, or none that exclude anybody.
         """
         while True:
             try:
@@ -54,15 +55,16 @@ class FileLock:
                     return False  # another user's, who has not given it its mode yet
                 raise from_os_error(CacheError, error, self.path) from error
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(fd)
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                if not self._lock(fd):
+                    os.close(fd)
                     return False
-                raise from_os_error(CacheError, error, self.path) from error
-            if self._is_current(fd):
-                self._fd = fd
-                return True
+                if self._is_current(fd):
+                    self._check(fd)
+                    self._fd = fd
+                    return True
+            except BaseException:
+                os.close(fd)
+                raise
             os.close(fd)  # its holder removed it between our open and our lock
 
     async def acquire(self) -> None:
@@ -77,6 +79,29 @@ class FileLock:
                 os.unlink(self.path)
             os.close(self._fd)
             self._fd = -1
+
+    def _lock(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            if error.errno in _NO_LOCKS:
+                raise CacheError(self.path, "this filesystem has no locks", errno.ENOLCK) from error
+            raise from_os_error(CacheError, error, self.path) from error
+        return True
+
+    def _check(self, held: int) -> None:
+        """Some filesystems grant every lock to everybody: two pulls would write into one file."""
+        try:
+            other = os.open(f"/proc/self/fd/{held}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise from_os_error(CacheError, error, self.path) from error
+        try:
+            if self._lock(other):
+                raise CacheError(self.path, "this filesystem's locks exclude nobody", errno.ENOLCK)
+        finally:
+            os.close(other)
 
     def _create(self) -> int:
         fd = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from fastpull.cache.extents import Extents
+from fastpull.cache.files import unique
 from fastpull.cache.journal import RECORD_SIZE, Record, holds, read_records, replace_records
 from fastpull.errors import CacheError, FastpullError, from_os_error
 from fastpull.tarstage import start_writeback
@@ -46,13 +47,7 @@ class Partial:
         self._extents = Extents()
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        with self._local_errors():
-            os.makedirs(os.path.dirname(directory), exist_ok=True)  # a cache may be emptied at any time
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(directory, 0o700)
-                os.chmod(directory, mode)  # whatever the umask
-            self._data = _open(self.data_path, os.O_RDWR, mode)
-            self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, mode)
+        self._data = self._journal = -1
 
     @property
     def data_path(self) -> str:
@@ -67,6 +62,8 @@ class Partial:
     def resume(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Takes over what an earlier process has left, as far as its fingerprints still fit.
 
+        What is another user's is copied: nobody writes into anybody else's files.
+
         Args:
             is_stopped: asked now and then whether to give up.
 
@@ -75,7 +72,13 @@ class Partial:
             CacheError: the files cannot be read, or the filesystem has no room for the rest.
         """
         with self._local_errors():
+            os.makedirs(os.path.dirname(self.directory), exist_ok=True)  # a cache may be emptied at any time
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.directory, 0o700)
+                os.chmod(self.directory, self._mode)  # whatever the umask
             records = read_records(self.journal_path, self.size)
+            adopt(self.data_path, records, self._mode, is_stopped)
+            self._data = _open(self.data_path, os.O_RDWR, self._mode)
             scratch = bytearray(_CHECK_SIZE)
             sound = []
             for record in records:
@@ -84,14 +87,20 @@ class Partial:
                 if holds(self._data, record, scratch):
                     sound.append(record)
                     self._extents.add(record.offset, record.offset + record.length)
-            if os.fstat(self._journal).st_size != len(sound) * RECORD_SIZE:
+            if not self._can_append(len(sound)):
                 replace_records(self.journal_path, sound)
-                os.close(self._journal)
-                self._journal = -1
-                self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, self._mode)
+            self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, self._mode)
             self.resumed = self._extents.total
             self._check_room()
             os.ftruncate(self._data, self.size)
+
+    def _can_append(self, count: int) -> bool:
+        """Whether the journal is this user's own, and of so many records that are all true, or not there."""
+        try:
+            state = os.stat(self.journal_path)
+        except FileNotFoundError:
+            return True
+        return state.st_uid == os.geteuid() and state.st_size == count * RECORD_SIZE
 
     def _check_room(self) -> None:
         state = os.fstatvfs(self._data)
@@ -175,11 +184,11 @@ class Partial:
     def close(self) -> None:
         """Gives the lock back and keeps what is there for the next process. May be called twice."""
         self.fail(CacheError(self.data_path, "closed while it was read"))
-        if self._data >= 0:
-            for fd in (self._data, self._journal):
-                if fd >= 0:
-                    os.close(fd)
-            self._data = self._journal = -1
+        for fd in (self._data, self._journal):
+            if fd >= 0:
+                os.close(fd)
+        self._data = self._journal = -1
+        if self._lock.held:
             with contextlib.suppress(OSError):
                 os.rmdir(self.directory)  # only when it is empty
             self._lock.release()
@@ -217,6 +226,49 @@ def is_damaged(directory: str, *, mend: bool) -> bool:
     if damaged and mend:
         replace_records(journal, sound)
     return damaged
+
+
+def adopt(path: str, records: list[Record], mode: int, is_stopped: Callable[[], bool]) -> None:
+    """Puts a copy that belongs to this user in the place of another user's data file.
+
+    Args:
+        path: of the file; one that is this user's own, or is not there, is left alone.
+        records: of what is copied; the rest of the copy is a hole.
+        mode: of a directory whose permissions the copy takes over.
+        is_stopped: asked now and then whether to give up.
+
+    Raises:
+        Aborted: it was; nothing has changed.
+        OSError: the system refuses.
+    """
+    try:
+        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        if os.fstat(source).st_uid != os.geteuid():
+            folder, name = os.path.split(path)
+            draft = os.path.join(folder, f".{name}.{unique()}")
+            target = _open(draft, os.O_WRONLY, mode)
+            try:
+                for record in records:
+                    _copy(source, target, record, is_stopped)
+                os.rename(draft, path)
+            except BaseException:
+                os.unlink(draft)
+                raise
+            finally:
+                os.close(target)
+    finally:
+        os.close(source)
+
+
+def _copy(source: int, target: int, record: Record, is_stopped: Callable[[], bool]) -> None:
+    stop = record.offset + record.length
+    for at in range(record.offset, stop, _CHECK_SIZE):
+        if is_stopped():
+            raise Aborted
+        pwrite_all(target, at, [os.pread(source, min(_CHECK_SIZE, stop - at), at)])
 
 
 def _open(path: str, flags: int, mode: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
@@ -13,7 +14,7 @@ from fastpull.oci.digest import Digest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastpull.cache.store import Store
+    from fastpull.cache.files import Files
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,13 @@ class Ref:
         """A reference that was resolved just now."""
         return cls(reference, platform, manifest, time.time())
 
-    def keep(self, store: Store) -> None:
+    def keep(self, files: Files) -> None:
         """Remembers it, in place of what it resolved to before."""
-        store.write_ref(self.name, line.to_bytes({**asdict(self), "manifest": str(self.manifest)}))
+        files.write(_path(files, self.name), line.to_bytes({**asdict(self), "manifest": str(self.manifest)}))
 
-    def forget(self, store: Store) -> None:
+    def forget(self, files: Files) -> None:
         """Removes it. The image's blobs stay."""
-        store.remove_ref(self.name)
+        remove_ref(files, self.name)
 
     @property
     def name(self) -> str:
@@ -60,19 +61,28 @@ class Ref:
             return None
 
 
-def read_refs(store: Store) -> Iterator[Ref]:
+def read_refs(files: Files) -> Iterator[Ref]:
     """The references of a cache; damaged files are passed over."""
-    for name in store.refs():
-        content = store.read_ref(name)
+    for _, name, _ in files.listed("refs", nested=False):
+        content = files.read(_path(files, name))
         ref = Ref.from_bytes(content) if content is not None else None
         if ref is not None:
             yield ref
 
 
-def damaged_refs(store: Store) -> Iterator[str]:
+def damaged_refs(files: Files) -> Iterator[str]:
     """The names of the files that are passed over."""
-    for name in store.refs():
-        content = store.read_ref(name)
+    for _, name, _ in files.listed("refs", nested=False):
+        content = files.read(_path(files, name))
         ref = Ref.from_bytes(content) if content is not None else None
         if content is not None and (ref is None or ref.name != name):
             yield name
+
+
+def remove_ref(files: Files, name: str) -> None:
+    """Removes a file of that name."""
+    files.unlink(_path(files, name))
+
+
+def _path(files: Files, name: str) -> str:
+    return os.path.join(files.root, "refs", name)

@@ -26,6 +26,8 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="accept unverified certificates and plain http; loopback addresses may always speak http",
     )
+    parser.add_argument("--registries-conf", metavar="FILE", help="of mirrors and blocked names (containers' own)")
+    parser.add_argument("--policy", metavar="FILE", help="of what may be pulled, a policy.json (containers' own)")
     parser.add_argument("--connections", metavar="N", help="at most so many to one host (16)")
     parser.add_argument("--memory", metavar="SIZE", help="for all buffers together, such as 300M (192M)")
     parser.add_argument("--workers", metavar="N", help="layers unpacked side by side (one per available core)")
@@ -80,5 +82,5 @@ def read_environment(name: str, console: Console, *, verbose: bool) -> fastpull.
 
 def settings_of(options: argparse.Namespace) -> fastpull.Settings:
     """The settings that command line and environment make together."""
-    names = ("cache", "workers", "memory", "connections", "insecure", "sync", *_LIMITS)
+    names = ("cache", "workers", "memory", "connections", "insecure", "sync", "registries_conf", "policy", *_LIMITS)
     return fastpull.Settings.load(**{name: getattr(options, name, None) for name in names})

@@ -98,14 +98,19 @@ class LoopbackRegistry:
             return await self.serve_manifest(request, match["name"], match["version"])
         return await self.serve_blob(request, match["name"], match["version"])
 
-    async def serve_manifest(self, request: web.Request, name: str, version: str) -> web.StreamResponse:
+    async def serve_manifest(
+        self,
+        request: web.Request,  # noqa: ARG002
+        name: str,
+        version: str,
+    ) -> web.StreamResponse:
         """Answers a request for a manifest."""
         found = self.manifests.get((name, version))
         if found is None:
             return self.refusal(404, "MANIFEST_UNKNOWN")
         media_type, body = found
         headers = {"Docker-Content-Digest": str(Digest.of(body)), "Content-Type": media_type}
-        return web.Response(body=b"" if request.method == "HEAD" else body, headers=headers)
+        return web.Response(body=body, headers=headers)
 
     async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:  # noqa: ARG002
         """Answers a request for a blob, or a range of it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import IO, ClassVar, Protocol, cast
 
@@ -49,13 +49,23 @@ class Inflated(Protocol):
         """
 
 
-def inflate(raw: io.RawIOBase, subject: str, limits: Limits = DEFAULT_LIMITS) -> Inflated:
+def _ignore(_: int) -> None:
+    pass
+
+
+def inflate(
+    raw: io.RawIOBase,
+    subject: str,
+    limits: Limits = DEFAULT_LIMITS,
+    on_window: Callable[[int], None] = _ignore,
+) -> Inflated:
     """Opens a layer's stream of uncompressed bytes.
 
     Args:
         raw: the blob; read to its very end by the time the result is.
         subject: the layer, for messages.
         limits: how much memory it may ask for.
+        on_window: told the window of each frame, in bytes, before memory is taken for it.
 
     Returns:
         A reader over all members of a gzip stream, all frames of a zstd stream with skippable frames passed over, or
@@ -73,7 +83,7 @@ def inflate(raw: io.RawIOBase, subject: str, limits: Limits = DEFAULT_LIMITS) ->
     if head.startswith(_GZIP):
         return _Gzip(source, subject)
     if head.startswith(_ZSTD) or _is_skippable(head[:4]):
-        return _Zstd(source, subject, limits.max_zstd_window)
+        return _Zstd(source, subject, limits.max_zstd_window, on_window)
     for magic, name in _OTHERS.items():
         if head.startswith(magic):
             raise UnsupportedMediaType(subject, name, "unsupported compression")
@@ -124,8 +134,12 @@ class _Gzip:
 class _Zstd:
     is_plain: ClassVar[bool] = False
 
-    def __init__(self, source: _Rewound, subject: str, max_window: int) -> None:
-        self._framing = ZstdFraming(source)
+    def __init__(self, source: _Rewound, subject: str, max_window: int, on_window: Callable[[int], None]) -> None:
+        def take(window: int) -> None:
+            if window <= max_window:
+                on_window(window)
+
+        self._framing = ZstdFraming(source, take)
         self._max_window = max_window
         self._subject = subject
         decompressor = zstandard.ZstdDecompressor(max_window_size=max_window)
@@ -166,14 +180,19 @@ class ZstdFraming(io.RawIOBase):
 
     Follows the headers of frames and blocks, and skips what they hold.
 
+    Args:
+        source: the stream.
+        on_window: told the window of each frame, before its header is handed on.
+
     Attributes:
         window: bytes that the last frame so far asks to keep in memory.
 
     Spec: RFC 8878, 3.1 Frames.
     """
 
-    def __init__(self, source: io.RawIOBase) -> None:
+    def __init__(self, source: io.RawIOBase, on_window: Callable[[int], None] = _ignore) -> None:
         self._source = source
+        self._on_window = on_window
         self.window = 0
         self._between_frames = True
         self._skip = 0  # bytes before the next header
@@ -226,6 +245,7 @@ class ZstdFraming(io.RawIOBase):
                 exponent, mantissa = divmod((yield 1)[0], 8)
                 self.window = (8 + mantissa) << (7 + exponent)
                 self._skip += (0, 1, 2, 4)[descriptor & 3] + size_of_size
+            self._on_window(self.window)
             last = False
             while not last:
                 block = int.from_bytes((yield 3), "little")

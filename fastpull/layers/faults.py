@@ -38,6 +38,7 @@ class Fault(IntEnum):
     XATTR_SIZE = 27
     XATTR_NAME = 28
     TARGET_LENGTH = 29
+    SPARSE_PIECE = 30
 
 
 LAYER_FAULTS = frozenset({Fault.PATH_ESCAPES, Fault.NAME_LENGTH, Fault.XATTR_NAME, Fault.TARGET_LENGTH})
@@ -80,4 +81,5 @@ REASONS = {
     Fault.XATTR_SIZE: "extended attributes over 64 KiB",
     Fault.XATTR_NAME: "name of an extended attribute is longer than 255 bytes",
     Fault.TARGET_LENGTH: "target of a symbolic link is longer than 4095 bytes",
+    Fault.SPARSE_PIECE: "a piece of a sparse file ends within a block, which readers understand differently,",
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from fastpull.errors import InvalidDigest
+from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.platform import Platform
 
@@ -28,9 +31,11 @@ class Descriptor:
         size: of the content, in bytes.
         platform: in an index, what the manifest runs on.
         annotations: as they came.
+        urls: where else the content is said to be; nothing asks them.
+        data: the content itself, where the descriptor has it.
 
     Raises:
-        ValueError: a size out of range or no media type.
+        ValueError: a size out of range, no media type, data that are something else than the content.
 
     Spec: image-spec descriptor.md.
     """
@@ -40,12 +45,18 @@ class Descriptor:
     size: int
     platform: Platform | None = None
     annotations: tuple[tuple[str, str], ...] = ()
+    urls: tuple[str, ...] = ()
+    data: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.size <= _MAX_SIZE:
             raise ValueError(f"size {self.size} is out of range")
         if not _MEDIA_TYPE.fullmatch(self.media_type):
             raise ValueError(f"{self.media_type!r} is not a media type")
+        if self.data is not None and len(self.data) != self.size:
+            raise ValueError(f"'data' has {len(self.data)} bytes, and not {self.size}")
+        if self.data is not None and Digest.of(self.data, self.digest.algorithm) != self.digest:
+            raise ValueError(f"'data' is not what {self.digest} names")
 
     @classmethod
     def from_document(cls, document: Document) -> Self:
@@ -62,9 +73,13 @@ class Descriptor:
                 document.integer("size"),
                 _platform(platform) if platform else None,
                 tuple(document.mapping("annotations").items()),
+                document.texts("urls"),
+                base64.b64decode(document.text("data"), validate=True) if "data" in document else None,
             )
         except InvalidDigest as error:
             document.fail(error.message)
+        except binascii.Error:
+            document.fail("'data' is not base64")
         except ValueError as error:
             document.fail(str(error))
 
@@ -72,6 +87,11 @@ class Descriptor:
     def is_attestation(self) -> bool:
         """Whether this entry of an index is a build's attestation and not an image (``unknown/unknown``)."""
         return self.platform == _ATTESTATION
+
+    @property
+    def is_nondistributable(self) -> bool:
+        """Whether this is a layer that its author does not let registries give away."""
+        return self.media_type.startswith((media_types.OCI_FOREIGN_LAYER, media_types.DOCKER_FOREIGN_LAYER))
 
     def annotation(self, name: str) -> str | None:
         """The value of an annotation, or None."""

@@ -69,6 +69,11 @@ class Document:
         at = f" at {self._at}" if self._at else ""
         raise MalformedDocument(self._subject, reason + at)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all fields, as they came."""
+        return tuple(self._value)
+
     def __contains__(self, name: str) -> bool:
         return self._value.get(name) is not None
 
@@ -126,7 +131,7 @@ class Document:
             self.fail(f"{name!r} holds something that is not a string")
         return values
 
-    def names(self, name: str) -> tuple[str, ...]:
+    def keys_of(self, name: str) -> tuple[str, ...]:
         """The names in an object, whatever they stand for, sorted; empty where there is none."""
         return tuple(sorted(self._get(name, dict, "an object", required=False) or {}))
 

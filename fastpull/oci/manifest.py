@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastpull.errors import NoMatchingPlatform, UnsupportedMediaType
 from fastpull.oci import media_types
 from fastpull.oci.descriptor import Descriptor
+from fastpull.oci.foreign import foreign_format
 from fastpull.oci.json import Document
 
 if TYPE_CHECKING:
@@ -131,14 +132,18 @@ def _manifest(document: Document, media_type: str, subject: str, body: bytes) ->
         document.fail("'config' is missing")
     described = Descriptor.from_document(config)
     artifact = document.text_or("artifactType", "")
-    if described.media_type not in media_types.CONFIGS:
-        raise UnsupportedMediaType(
-            subject, artifact or described.media_type, "not a container image but an artifact of type"
-        )
     layers = _descriptors(document, "layers")
+    if described.media_type not in media_types.CONFIGS:
+        found = foreign_format(artifact, described.media_type, *(layer.media_type for layer in layers))
+        kind = found.name if found else "an artifact"
+        reason = f"not a container image but {kind}, of type"
+        advice = found.advice if found else "oras pull fetches artifacts"
+        raise UnsupportedMediaType(subject, artifact or described.media_type, reason, advice)
     for layer in layers:
         if layer.media_type not in media_types.LAYERS:
-            raise UnsupportedMediaType(subject, layer.media_type, "unsupported layer of type")
+            found = foreign_format(layer.media_type)
+            reason = f"unsupported layer, {found.name}, of type" if found else "unsupported layer of type"
+            raise UnsupportedMediaType(subject, layer.media_type, reason, found.advice if found else "")
     return Manifest(media_type, described, layers, body)
 
 

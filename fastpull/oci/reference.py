@@ -100,8 +100,9 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """Registry and repository, without tag and digest."""
-        return f"{self.registry}/{self.repository}"
+        """Registry and repository, without tag and digest; with ``#`` where ``/`` would not be read as it is meant."""
+        named = f"{self.registry}/{self.repository}"
+        return named if _split_registry(named)[0] == self.registry else f"{self.registry}#{self.repository}"
 
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
@@ -121,11 +122,19 @@ def is_loopback(host: str) -> bool:
         return name == "localhost" or name.endswith(".localhost")
 
 
+def names_registry(text: str) -> bool:
+    """Whether a reference, as a user typed it, says which registry it means."""
+    name = text.partition("@")[0]
+    first, slash, _ = name.partition("/")
+    is_host = first == "localhost" or first != first.lower() or "." in first or ":" in first
+    return "#" in name or (bool(slash) and is_host)
+
+
 def _split_registry(text: str) -> tuple[str, str]:
-    first, slash, rest = text.partition("/")
-    if slash and (first == "localhost" or first != first.lower() or "." in first or ":" in first):
-        return first, rest
-    return DOCKER_HUB, text
+    if not names_registry(text):
+        return DOCKER_HUB, text
+    registry, _, name = text.partition("/")
+    return registry, name
 
 
 def _check_registry(registry: str) -> None:

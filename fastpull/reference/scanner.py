@@ -192,10 +192,7 @@ class Scanner:
 
     def _entry(self, header: bytes, flag: bytes, size: int) -> Generator[None, memoryview, None]:
         known, pax = self._extended, self._extended.pax or {}
-        sparse = dict(known.sparse)
-        path = self._name(_path_of(header), known.long_path, pax.get(b"path"))
-        path = sparse.get(b"name", path)
-        link = self._name(_text(header[157:257]), known.long_link, pax.get(b"linkpath"))
+        path, link = _names(header, known)
         if not path:
             raise _Bad(Fault.EMPTY_PATH)
 
@@ -242,11 +239,6 @@ class Scanner:
         yield from self._payload(segments, size)
         yield from self._take(-size % _BLOCK)
 
-    def _name(self, own: bytes, long: bytes | None, pax: bytes | None) -> bytes:
-        if long is not None and pax and pax != long:
-            raise _Bad(Fault.NAMES_DIFFER, own)
-        return pax or long or own
-
     def _attributes(self, header: bytes, kind: EntryType, pax: dict[bytes, bytes]) -> Entry:
         mode, found, device = _number(header[100:108]) & 0o7777, {}, (0, 0)
         for key, start, end in ((b"uid", 108, 116), (b"gid", 116, 124), (b"mtime", 136, 148)):
@@ -254,11 +246,11 @@ class Scanner:
             said = pax.get(key, self._common.get(key)) if key in pax else self._common.get(key)
             if said:
                 value = _seconds(said) if key == b"mtime" else _decimal(said)
-            if key != b"mtime" and not 0 <= value <= _MAX_ID:
-                raise _Bad(Fault.ID_RANGE)
             found[key] = value
+        if not (0 <= found[b"uid"] <= _MAX_ID and 0 <= found[b"gid"] <= _MAX_ID):
+            raise _Bad(Fault.ID_RANGE)
+        major, minor = _number(header[329:337]), _number(header[337:345])
         if kind in (EntryType.CHAR, EntryType.BLOCK) and header[257:262] == b"ustar":
-            major, minor = _number(header[329:337]), _number(header[337:345])
             if not (0 <= major <= 0xFFF and 0 <= minor <= 0xFFFFF):
                 raise _Bad(Fault.DEVICE_RANGE)
             device = (major, minor)
@@ -317,6 +309,17 @@ class Scanner:
 
 
 # --- fields
+
+
+def _names(header: bytes, known: _Extended) -> tuple[bytes, bytes]:
+    """The path of an entry and the target of a link."""
+    pax = known.pax or {}
+    own, own_link = known.long_path or _path_of(header), known.long_link or _text(header[157:257])
+    for key, long in ((b"path", known.long_path), (b"linkpath", known.long_link)):
+        if long is not None and pax.get(key) and pax[key] != long:
+            raise _Bad(Fault.NAMES_DIFFER, own)
+    path = dict(known.sparse).get(b"name", pax.get(b"path") or own)
+    return path, pax.get(b"linkpath") or own_link
 
 
 def _text(field_: bytes) -> bytes:
@@ -466,8 +469,9 @@ def _local_record(key: bytes, value: bytes, into: dict[bytes, bytes], known: _Ex
         _sparse_record(key.removeprefix(b"GNU.sparse."), value, known.sparse)
     else:
         if key == b"size":
-            if value:
-                _decimal(value)
+            _decimal(value)
+        elif not value:
+            raise _Bad(Fault.PAX_RECORD)
         elif b"\0" in value:
             raise _Bad(Fault.NUL_IN_NAME)
         into[key] = value
@@ -561,13 +565,13 @@ def _pax_sparse(records: list[tuple[bytes, bytes]]) -> _Layout:
     if not sizes:
         raise _Bad(Fault.SPARSE)
     if b"major" in last or b"minor" in last:
-        if (int(last.get(b"major", 0)), int(last.get(b"minor", 0))) != (1, 0) or offsets or b"map" in last:
+        if (int(last.get(b"major", -1)), int(last.get(b"minor", -1))) != (1, 0) or offsets or b"map" in last:
             raise _Bad(Fault.SPARSE)
         return _Layout(sizes[-1], [], in_payload=True)
     if b"map" in last:
         numbers = [int(number) for number in last[b"map"].split(b",") if number]
         offsets, lengths = numbers[::2], numbers[1::2]
-    elif not offsets and b"numblocks" not in last:
+    if not offsets:
         raise _Bad(Fault.SPARSE)
     if b"numblocks" in last and int(last[b"numblocks"]) != len(offsets):
         raise _Bad(Fault.SPARSE)
@@ -600,3 +604,6 @@ def _check_segments(segments: list[tuple[int, int]], real_size: int, stored: int
         end = offset + length
     if sum(length for _, length in segments) != stored:
         raise _Bad(Fault.SPARSE)
+    pieces = [length for _, length in segments if length]
+    if any(length % _BLOCK for length in pieces[:-1]):
+        raise _Bad(Fault.SPARSE_PIECE)

@@ -73,6 +73,7 @@ class Download:
         budget: of memory.
         executor: for blocking writes.
         part: counts where the time goes.
+        is_patient: obey a host that asks for a pause; otherwise that is a failure, for somebody else can be asked.
     """
 
     backoff = Backoff()
@@ -88,7 +89,9 @@ class Download:
         budget: Budget,
         executor: Executor,
         part: Part,
+        is_patient: bool = True,
     ) -> None:
+        self._is_patient = is_patient
         self._client = client
         self._repository = repository
         self._descriptor = descriptor
@@ -156,9 +159,14 @@ class Download:
                             await self._stream(stretch, alone, lane)
                 except FastpullError as error:
                     attempt = 1 if stretch.start > before else attempt + 1
-                    if attempt >= self.backoff.attempts or not is_transient(error):
+                    is_busy = isinstance(error, RateLimited) or getattr(error, "status", None) == 503
+                    if (
+                        attempt >= self.backoff.attempts
+                        or not is_transient(error)
+                        or (is_busy and not self._is_patient)
+                    ):
                         raise
-                    if isinstance(error, RateLimited) or getattr(error, "status", None) == 503:
+                    if is_busy:
                         self._lanes.slow_down()
                     stretch.turn.release()
                     stretch.asked = clock()

@@ -138,6 +138,7 @@ class Transport:
     def __init__(self, *, insecure: bool = False) -> None:
         self.gates = Gates()
         self._insecure = insecure
+        self._insecure_hosts: set[str] = set()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -161,6 +162,10 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
+    def allow_insecure(self, host: str) -> None:
+        """Lets a ``host[:port]`` have any certificate."""
+        self._insecure_hosts.add(host)
+
     @contextlib.asynccontextmanager
     async def request(self, method: str, url: URL, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
         """Sends one request and waits for the headers of its answer, whatever its status.
@@ -172,7 +177,12 @@ class Transport:
         await self.gates.passed(host_of(url))
         with _foreign_errors(url):
             response = await self._session.request(
-                method, url, headers=headers, allow_redirects=False, proxy=proxy_of(url)
+                method,
+                url,
+                headers=headers,
+                allow_redirects=False,
+                proxy=proxy_of(url),
+                ssl=host_of(url) not in self._insecure_hosts,
             )
         try:
             yield Answer(response)

@@ -10,7 +10,9 @@ import stat
 
 from fastpull.errors import OutputError, OutputExists
 from fastpull.sinks.destination import Destination, lock_staging
+from fastpull.sinks.paths import raise_errno
 from fastpull.sinks.staging import output_errors
+from fastpull.tarstage import exchange
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
@@ -79,9 +81,9 @@ class FileStaging:
             if sync:
                 os.fsync(self.fd)
             os.close(os.dup(self.fd))  # a network filesystem tells at a close what it could not store
-            self._rename()
+            self._rename(keep=sync)
             if sync:
-                os.fsync(self.parent_fd)
+                self._sync_name()
         self.remove()
 
     def remove(self) -> None:
@@ -118,7 +120,23 @@ class FileStaging:
         self.fd, self._staged = fd, name
         return True
 
-    def _rename(self) -> None:
+    def _sync_name(self) -> None:
+        """Waits until the name is on the disk; where that cannot be had, what had it before gets it back."""
+        try:
+            os.fsync(self.parent_fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._take_back()
+            raise
+
+    def _take_back(self) -> None:
+        if self._staged and not os.path.samestat(os.fstat(self.fd), os.stat(self._staged, dir_fd=self.parent_fd)):
+            raise_errno(exchange(self.parent_fd, self._staged, self.parent_fd, self._place.name), self.destination)
+        else:
+            os.unlink(self._place.name, dir_fd=self.parent_fd)
+
+    def _rename(self, *, keep: bool) -> None:
+        """Gives the file its name; with ``keep`` what had it before gets the private one, where the system can."""
         if not self._force:
             try:
                 # unlike a rename it fails where something is; if we die before the second name goes, the next pull
@@ -133,6 +151,8 @@ class FileStaging:
                     raise self._taken() from error
             else:
                 return  # and `remove` takes the first name away
+        elif keep and exchange(self.parent_fd, self._staged, self.parent_fd, self._place.name) == 0:
+            return  # likewise
         os.rename(self._staged, self._place.name, src_dir_fd=self.parent_fd, dst_dir_fd=self.parent_fd)
         self._staged = b""
 

@@ -14,6 +14,7 @@ from fastpull.sinks.paths import FOLDER, raise_errno
 from fastpull.tarstage import exchange, remove_tree, sync_filesystem
 
 _ROOT = b"root"
+_OLD = b"old"
 _ACLS = ("system.posix_acl_default", "system.posix_acl_access")
 
 
@@ -83,7 +84,7 @@ class Staging:
                 raise_errno(sync_filesystem(self._fd), self.destination)
             self._rename()
             if sync:
-                os.fsync(self._parent_fd)
+                self._sync_name()
         try:
             self.remove()
         except OutputError as error:
@@ -151,12 +152,26 @@ class Staging:
         if error_number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
             # no atomic swap here: for a moment there is nothing, and after a crash the old one is in the staging
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self._place.name, b"old", src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
+                os.rename(self._place.name, _OLD, src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
             error_number = errno.ENOENT
         if error_number == errno.ENOENT:  # there is nothing to swap with
             os.rename(_ROOT, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
         else:
             raise_errno(error_number, self.destination)
+
+    def _sync_name(self) -> None:
+        """Waits until the name is on the disk; where that cannot be had, what had it before gets it back."""
+        try:
+            os.fsync(self._parent_fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._take_back()
+            raise
+
+    def _take_back(self) -> None:
+        if exchange(self._fd, _ROOT, self._parent_fd, self._place.name):  # if not swapped, then renamed
+            os.rename(self._place.name, _ROOT, src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
+            os.rename(_OLD, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
 
     def _open_folder(self, name: bytes) -> int:
         return os.open(name, FOLDER, dir_fd=self._fd)

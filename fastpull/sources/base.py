@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
+    from fastpull.policy import Identity
 
 
 class Blob(Protocol):
@@ -24,12 +25,15 @@ class Blob(Protocol):
 
     Attributes:
         is_fresh: every byte comes from the source now, so that a wrong one is the source's fault and not the cache's.
+            Once it is rejected, this says whether there is no other place to get it from.
         is_cached: the bytes were there already.
+        is_remote: what comes may be spoiled on its way, and another time not.
         is_trusted: the cache vouches for the bytes without another look; only good for leaving them where they are.
     """
 
     is_fresh: bool
     is_cached: bool
+    is_remote: bool
     is_trusted: bool
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
@@ -54,7 +58,15 @@ class Blob(Protocol):
 
 
 class Source(Protocol):
-    """A registry, a layout, an archive."""
+    """A registry, a layout, an archive.
+
+    Attributes:
+        identity: what a policy knows the image by.
+    """
+
+    @property
+    def identity(self) -> Identity:
+        """See above."""
 
     async def resolve(self, platform: Platform) -> Image:
         """Finds the image for a platform.

@@ -15,6 +15,7 @@ from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.oci.json import Document as JsonDocument
 from fastpull.oci.manifest import Index, parse_manifest
+from fastpull.policy import Identity
 from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import Aborted
 
@@ -71,6 +72,7 @@ class _File:
 
     is_fresh = True
     is_cached = False
+    is_remote = False
     is_trusted = False
 
     def __init__(self, fd: int, path: str) -> None:
@@ -101,6 +103,11 @@ class LayoutSource:
 
     def __init__(self, reference: LayoutReference) -> None:
         self._reference = reference
+
+    @property
+    def identity(self) -> Identity:
+        """See `fastpull.sources.base.Source`."""
+        return Identity.of_path("oci", str(self._reference), self._reference.path)
 
     async def resolve(self, platform: Platform) -> Image:
         """See `fastpull.sources.base.Source`."""

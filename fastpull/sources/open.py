@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidReference
-from fastpull.oci.reference import Reference
 from fastpull.sources.layout import LayoutReference, LayoutSource
 
 if TYPE_CHECKING:
@@ -15,12 +14,12 @@ if TYPE_CHECKING:
 _LATER = ("oci-archive", "docker-archive", "docker-daemon", "containers-storage", "dir")
 
 
-def open_source(text: str, registry: Callable[[Reference], Source]) -> Source:
+def open_source(text: str, registry: Callable[[str], Source]) -> Source:
     """Reads ``REF``, ``docker://REF`` or ``oci:DIR[:TAG|@DIGEST]``.
 
     Args:
         text: what the user typed.
-        registry: makes the source of a reference.
+        registry: makes the source of what is left for a registry.
 
     Raises:
         InvalidReference, InvalidDigest: it is none of these.
@@ -29,7 +28,7 @@ def open_source(text: str, registry: Callable[[Reference], Source]) -> Source:
     if colon and scheme == "oci":
         return LayoutSource(LayoutReference.parse(rest))
     if colon and scheme == "docker" and rest.startswith("//"):
-        return registry(Reference.parse(rest.removeprefix("//")))
+        return registry(rest.removeprefix("//"))
     if (colon and scheme in _LATER) or "://" in text:
         raise InvalidReference(text, "unknown kind of source (there are docker:// and oci:)")
-    return registry(Reference.parse(text))
+    return registry(text)

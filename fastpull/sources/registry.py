@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
-from fastpull.errors import SizeMismatch
+from fastpull.errors import DigestMismatch, NotFound, SizeMismatch
 from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
-from fastpull.progress import OnEvent, Waiting
+from fastpull.policy import Identity
+from fastpull.progress import OnEvent, Waiting, Warned
 from fastpull.registry.download import Download
 from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import Aborted, Budget, in_thread, task_group
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
-    from fastpull.registry.client import RegistryClient
+    from fastpull.registry.endpoints import Endpoint, Endpoints
     from fastpull.sources.base import Blob
 
 
@@ -60,9 +61,10 @@ class _Cached:
 
     is_fresh = False
     is_cached = True
+    is_remote = False
 
     def __init__(self, means: Means, blob: CachedBlob) -> None:
-        self.is_trusted = blob.seal is not None and blob.seal.is_fresh
+        self.is_trusted = blob.is_own and blob.seal is not None and blob.seal.is_fresh
         self._means = means
         self._blob = blob
         self._aborted = False
@@ -76,22 +78,30 @@ class _Cached:
         self._aborted = True
 
     async def accept(self, fingerprint: str) -> None:
-        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint)
+        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint, self._means.sync)
 
     async def reject(self) -> None:
         await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
 
 
 class _Coming:
-    """A blob that is being downloaded into the cache."""
+    """A blob that is being downloaded into the cache.
+
+    Args:
+        means: of the source.
+        partial: that grows.
+        blame: told that the bytes of this pull are wrong; says whether somebody else can be asked for them.
+    """
 
     is_cached = False
+    is_remote = True
     is_trusted = False
 
-    def __init__(self, means: Means, partial: Partial) -> None:
+    def __init__(self, means: Means, partial: Partial, blame: Callable[[], bool]) -> None:
         self.is_fresh = partial.resumed == 0
         self._means = means
         self._partial = partial
+        self._blame = blame
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
         return self._partial.readinto(buffer, offset)
@@ -104,19 +114,30 @@ class _Coming:
 
     async def reject(self) -> None:
         await in_thread(self._means.executor, self._partial.discard)
+        if self.is_fresh and self._blame():
+            self.is_fresh = False
 
 
 class RegistrySource:
-    """An image in a registry.
+    """An image in a registry, or in its mirrors.
+
+    A tag is what the first place says that has it. Whatever is named by a digest may come from any, the bytes of one
+    blob from several; a mirror that gave wrong ones is not asked for that blob again.
 
     Single flight: of all tasks and processes that want a blob, one downloads it. The others wait, read what it has
     published, or take over if it dies.
     """
 
-    def __init__(self, client: RegistryClient, reference: Reference, means: Means) -> None:
-        self._client = client
+    def __init__(self, endpoints: Endpoints, reference: Reference, means: Means) -> None:
+        self._endpoints = endpoints
         self._reference = reference
         self._means = means
+        self._liars: dict[Digest, set[Endpoint]] = {}
+
+    @property
+    def identity(self) -> Identity:
+        """See `fastpull.sources.base.Source`. It is the name that the user gave, whichever mirror has the image."""
+        return Identity.of_reference(self._reference)
 
     async def resolve(self, platform: Platform) -> Image:
         """See `fastpull.sources.base.Source`. A reference with a digest needs no registry if the cache has it all."""
@@ -124,11 +145,11 @@ class RegistrySource:
         if reference.digest is not None:
             top = await self._manifest(reference.digest, str(reference))
         else:
-            answer = await self._client.manifest(reference.repository, reference.version)
+            answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(reference.version))
             top = await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
         image = await resolve_image(str(reference), top, platform, self._fetch)
         ref = Ref.now(str(reference), str(image.platform), image.digest)
-        await in_thread(self._means.executor, ref.keep, self._means.store)
+        await in_thread(self._means.executor, ref.keep, self._means.store.files)
         return image
 
     async def _fetch(self, descriptor: Descriptor) -> Document:
@@ -137,23 +158,43 @@ class RegistrySource:
         if kept is not None:
             return checked(kept, descriptor, subject, descriptor.media_type)
         if descriptor.media_type in media_types.CONFIGS:
-            body = await self._client.blob(self._reference.repository, descriptor)
-            return await self._keep(checked(body, descriptor, subject, descriptor.media_type))
-        return await self._keep(await self._manifest_from_registry(descriptor, subject))
+            return await self._keep(await self._twice(lambda: self._config(descriptor, subject)))
+        return await self._keep(await self._twice(lambda: self._manifest_from_registry(descriptor, subject)))
 
     async def _manifest(self, digest: Digest, subject: str) -> Document:
         kept = await self._kept(digest)
         if kept is not None:
             return Document(digest, kept, None)
-        return await self._keep(await self._manifest_from_registry(digest, subject))
+        return await self._keep(await self._twice(lambda: self._manifest_from_registry(digest, subject)))
+
+    async def _twice(self, fetch: Callable[[], Awaitable[Document]]) -> Document:
+        """Fetches a document once more if it was spoiled on its way."""
+        try:
+            return await fetch()
+        except (DigestMismatch, SizeMismatch) as error:
+            message = f"a damaged document came, it is fetched again ({error})"
+            self._means.on_event(Warned(str(self._reference), message))
+            return await fetch()
+
+    async def _config(self, descriptor: Descriptor, subject: str) -> Document:
+        async def request(endpoint: Endpoint) -> Document:
+            body = await endpoint.blob(descriptor)
+            return checked(body, descriptor, subject, descriptor.media_type)
+
+        return await self._endpoints.ask(request)
 
     async def _manifest_from_registry(self, expected: Descriptor | Digest, subject: str) -> Document:
         digest = expected if isinstance(expected, Digest) else expected.digest
-        answer = await self._client.manifest(self._reference.repository, str(digest))
-        return checked(answer.body, expected, subject, answer.media_type)
+
+        async def request(endpoint: Endpoint) -> Document:
+            answer = await endpoint.manifest(str(digest))
+            return checked(answer.body, expected, subject, answer.media_type)
+
+        return await self._endpoints.ask(request)
 
     async def _kept(self, digest: Digest) -> bytes | None:
-        return await in_thread(self._means.executor, self._means.store.read_document, digest, MAX_DOCUMENT_SIZE)
+        store, sync = self._means.store, self._means.sync
+        return await in_thread(self._means.executor, lambda: store.read_document(digest, MAX_DOCUMENT_SIZE, sync=sync))
 
     async def _keep(self, document: Document) -> Document:
         fingerprint = xxhash.xxh3_64_hexdigest(document.body)
@@ -215,22 +256,67 @@ class RegistrySource:
             abort=stopped.set,
             dispose=Partial.close,
         )
+        givers: set[Endpoint] = set()
+
+        async def fetch(endpoint: Endpoint) -> None:
+            missing = partial.gaps()
+            try:
+                await self._fetch_blob(endpoint, descriptor, partial, rank, part)
+            finally:
+                if partial.gaps() != missing:
+                    givers.add(endpoint)
+
+        def blame() -> bool:
+            return self._blame(descriptor, givers)
+
+        liars = self._liars.get(descriptor.digest, set())
+        try:
+            async with task_group() as group:  # a failed download ends at once what is done with the blob
+                group.create_task(self._ask_for_blob(descriptor, fetch, liars))
+                yield _Coming(means, partial, blame)
+        finally:
+            partial.close()
+
+    async def _ask_for_blob(
+        self, descriptor: Descriptor, fetch: Callable[[Endpoint], Awaitable[None]], liars: set[Endpoint]
+    ) -> None:
+        try:
+            await self._endpoints.ask(fetch, without=liars)
+        except NotFound as error:
+            if not descriptor.is_nondistributable:
+                raise
+            urls = ", ".join(descriptor.urls) or "no place"
+            advice = f"Its author does not let registries give it away, and names {urls}, which fastpull never asks"
+            raise NotFound(f"non-distributable layer {descriptor.digest}", error.where, advice) from error
+
+    async def _fetch_blob(
+        self, endpoint: Endpoint, descriptor: Descriptor, partial: Partial, rank: int, part: Part
+    ) -> None:
         download = Download(
-            self._client,
-            self._reference.repository,
+            endpoint.client,
+            endpoint.repository,
             descriptor,
             partial,
             rank=rank,
-            budget=means.budget,
-            executor=means.executor,
+            budget=self._means.budget,
+            executor=self._means.executor,
             part=part,
+            is_patient=not endpoint.is_mirror,
         )
-        try:
-            async with task_group() as group:  # a failed download ends at once what is done with the blob
-                group.create_task(download.run())
-                yield _Coming(means, partial)
-        finally:
-            partial.close()
+        if endpoint.is_mirror:
+            download.backoff = replace(download.backoff, attempts=2)  # there are others to ask
+        await download.run()
+
+    def _blame(self, descriptor: Descriptor, givers: set[Endpoint]) -> bool:
+        """Takes note of who gave wrong bytes; says whether somebody else can be asked."""
+        liars = self._liars.setdefault(descriptor.digest, set())
+        found = {endpoint for endpoint in givers if endpoint.is_mirror} - liars
+        liars |= found
+        for endpoint in found:
+            endpoint.rest()
+            message = f"wrong bytes of {descriptor.digest} came from {endpoint}, which is not asked for it again"
+            self._means.on_event(Warned(str(self._reference), message))
+        return bool(found) and self._endpoints.others(liars)
 
 
 def _close(blob: CachedBlob | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastpull.errors import DigestMismatch, MalformedDocument, NoMatchingPlatform, SizeMismatch
+from fastpull.errors import DigestMismatch, MalformedDocument, NoMatchingPlatform, SizeMismatch, UnsupportedMediaType
 from fastpull.oci.digest import Digest
 from fastpull.oci.image import Image, ImageConfig
 from fastpull.oci.manifest import MAX_INDEX_DEPTH, Index, parse_manifest
@@ -14,6 +14,10 @@ from fastpull.oci.manifest import MAX_INDEX_DEPTH, Index, parse_manifest
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.platform import Platform
+
+
+MAX_DOCUMENTS = 64
+"""How many manifests and configs are looked into for one image: each may be an index of many others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,18 @@ async def resolve_image(source: str, top: Document, platform: Platform, fetch: F
 
     Spec: image-spec image-index.md, manifest.md, config.md.
     """
-    return await _resolve(source, top, platform, fetch, MAX_INDEX_DEPTH)
+    left = MAX_DOCUMENTS
+
+    async def get(descriptor: Descriptor) -> Document:
+        nonlocal left
+        if descriptor.data is not None:
+            return Document(descriptor.digest, descriptor.data, descriptor.media_type)
+        if left == 0:
+            raise MalformedDocument(source, f"more than {MAX_DOCUMENTS} manifests to look into")
+        left -= 1
+        return await fetch(descriptor)
+
+    return await _resolve(source, top, platform, get, MAX_INDEX_DEPTH)
 
 
 async def _resolve(source: str, document: Document, platform: Platform, fetch: Fetch, depth: int) -> Image:
@@ -83,9 +98,16 @@ async def _resolve(source: str, document: Document, platform: Platform, fetch: F
 
 async def _resolve_index(source: str, index: Index, platform: Platform, fetch: Fetch, depth: int) -> Image:
     available: list[str] = list(index.platforms)
+    unsupported: UnsupportedMediaType | None = None
     for candidate in index.candidates(platform):
         try:
             return await _resolve(source, await fetch(candidate), platform, fetch, depth - 1)
         except NoMatchingPlatform as error:
             available.extend(error.available)
+        except UnsupportedMediaType as error:
+            if candidate.platform is not None:
+                raise
+            unsupported = unsupported or error  # beside the image there may be artifacts that belong to it
+    if unsupported is not None and not available:
+        raise unsupported
     raise NoMatchingPlatform(source, str(platform), tuple(dict.fromkeys(available)))

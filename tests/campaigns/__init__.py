@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 from tests.campaigns.bitrot import BitRot
 from tests.campaigns.campaign import Campaign
-from tests.campaigns.concurrency import Concurrency
+from tests.campaigns.concurrency import Concurrency, HandOver
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
-from tests.campaigns.registry import Registry
+from tests.campaigns.powercut import PowerCut
+from tests.campaigns.registry import Permanent, Registry
+from tests.campaigns.sameness import Sameness
+from tests.campaigns.tar import Tar
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
-    campaign.name: campaign for campaign in (Crash, Errnos, BitRot, Concurrency, Registry)
+    campaign.name: campaign
+    for campaign in (Crash, Errnos, PowerCut, BitRot, Concurrency, HandOver, Registry, Permanent, Sameness, Tar)
 }

@@ -8,7 +8,7 @@ import secrets
 import sys
 
 from tests.campaigns import CAMPAIGNS
-from tests.campaigns.campaign import Report, run
+from tests.campaigns.campaign import Report, Unavailable, run
 
 
 def _progress(report: Report) -> None:
@@ -32,9 +32,14 @@ def main() -> int:
     for name in options.names or CAMPAIGNS:
         campaign = CAMPAIGNS[name]()
         trials = campaign.trials if options.trials is None else options.trials
-        report = asyncio.run(
-            run(campaign, seed, trials, only=options.only, seconds=options.seconds, on_trial=_progress)
-        )
+        try:
+            report = asyncio.run(
+                run(campaign, seed, trials, only=options.only, seconds=options.seconds, on_trial=_progress)
+            )
+        except Unavailable as reason:
+            print(f"{name}: not run: {reason}", flush=True)
+            failed = failed or bool(options.names)
+            continue
         print(f"\r{report.details()}", flush=True)
         failed = failed or bool(report.failures) or not report.trials
     return 1 if failed else 0

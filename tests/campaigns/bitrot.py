@@ -8,13 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 import fastpull
 from fastpull.cache.journal import RECORD_SIZE, read_records
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
-from tests.support.registry import Fault, FaultyRegistry, status, truncated
+from tests.support.registry import FaultyRegistry, halves
 
 _KINDS = ("config", "index", "journal", "layer", "manifest", "partial data", "ref", "seal")
 
@@ -30,7 +29,7 @@ class BitRot(Campaign):
         self._subject = Subject(self._registry, 4, (3 << 20,))
         await self._subject.prepare(folder)
         self._full, self._torn = folder / "cache", folder / "torn"
-        self._registry.faults = [_halves()]
+        self._registry.faults = [halves()]
         with pytest.raises(fastpull.errors.NotFound):
             await self._subject.pull(folder / "none", self._torn)
         self._registry.faults.clear()
@@ -81,19 +80,6 @@ class BitRot(Campaign):
         }
         path = choose.choice(sorted(files[kind]))
         return path, choose.randrange(os.path.getsize(path))
-
-
-def _halves() -> Fault:
-    """Of each layer comes a half, and no more."""
-    begun = set[str]()
-
-    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
-        if digest in begun:
-            return await status(404)(registry, request, digest)
-        begun.add(digest)
-        return await truncated(registry, request, digest)
-
-    return fault
 
 
 def _flip(path: Path, at: int, bit: int) -> None:

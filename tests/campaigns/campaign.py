@@ -24,6 +24,10 @@ class Missed(Exception):
     """The misfortune did not come to pass, or hit something that is not ours; the trial says nothing."""
 
 
+class Unavailable(Exception):
+    """This machine lacks what a campaign needs."""
+
+
 @dataclass(slots=True)
 class Report:
     """What came of a campaign.
@@ -35,6 +39,7 @@ class Report:
         missed: those that did not.
         failures: number of the trial and what went wrong.
         counts: what the trials were, and how they ended.
+        notes: what was measured.
     """
 
     name: str
@@ -43,6 +48,7 @@ class Report:
     missed: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         missed = f", {self.missed} missed" if self.missed else ""
@@ -51,6 +57,7 @@ class Report:
     def details(self) -> str:
         """All of it, for people."""
         lines = [f"  {count:6} {what}" for what, count in sorted(self.counts.items())]
+        lines += [f"  {note}" for note in self.notes]
         lines += [
             f"  failed: --seed {self.seed} --only {number}: {what}".replace("\n", "\n    ")
             for number, what in self.failures
@@ -64,16 +71,22 @@ class Campaign(ABC):
     Attributes:
         name: on the command line.
         trials: of the long form.
+        at_once: how many trials run side by side, on one event loop.
         report: being made.
     """
 
     name: ClassVar[str]
     trials: ClassVar[int]
+    at_once: ClassVar[int] = 1
     report: Report
 
     @abstractmethod
     async def prepare(self, folder: Path) -> None:
-        """Makes what all trials need, before the first; ``folder`` stays until the end."""
+        """Makes what all trials need, before the first; ``folder`` stays until the end.
+
+        Raises:
+            Unavailable: something is not there that no trial can do without.
+        """
 
     @abstractmethod
     async def trial(self, choose: random.Random, folder: Path) -> None:
@@ -109,6 +122,9 @@ async def run(
         only: the number of the one trial to repeat.
         seconds: begin no further trial after so long.
         on_trial: told after each trial.
+
+    Raises:
+        Unavailable: there can be no trial.
     """
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # that clients die is what is wanted
     report = campaign.report = Report(campaign.name, seed)
@@ -117,14 +133,21 @@ async def run(
     try:
         (base / "shared").mkdir()
         await campaign.prepare(base / "shared")
-        for number in [only] if only is not None else range(trials):
-            if seconds is not None and time.monotonic() - began > seconds:
-                break
-            folder = base / str(number)
-            folder.mkdir()
-            await _try(campaign, number, folder)
-            await asyncio.to_thread(shutil.rmtree, folder)
-            on_trial(report)
+        left = iter([only] if only is not None else range(trials))
+
+        async def try_next() -> None:
+            for number in left:
+                if seconds is not None and time.monotonic() - began > seconds:
+                    break
+                folder = base / str(number)
+                folder.mkdir()
+                await _try(campaign, number, folder)
+                await asyncio.to_thread(shutil.rmtree, folder)
+                on_trial(report)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(campaign.at_once):
+                group.create_task(try_next())
         if only is None:
             try:
                 campaign.finish()

@@ -1,4 +1,4 @@
-"""Company: many processes, one image, one cache, a collection that never rests, and deaths among them."""
+"""Company: many processes, one image, one cache, a collection that never rests, deaths, and who takes over."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import signal
+import statistics
+import time
 from pathlib import Path
 
 import fastpull
@@ -20,6 +22,11 @@ _RATE = 20 << 20
 _OVERHEAD = 1.02
 _LOST_OF_A_DEATH = 12 << 20
 """What may have been on the wire: a batch and a receive buffer of each connection, of three blobs."""
+
+_LED = 12 << 20
+_LED_RATE = 1 << 20
+"""So slow that the leader is still at it when the last of the others has begun to wait."""
+_FOLLOWERS = 3
 
 
 class Concurrency(Campaign):
@@ -43,9 +50,15 @@ class Concurrency(Campaign):
         self._subject = Subject(self._registry, 4, _NOISE)
         await self._subject.prepare(folder)
         self._registry.faults = [slow(_RATE)]
+        self._ratios: dict[str, list[float]] = {}
 
     async def close(self) -> None:
         await self._registry.__aexit__()
+
+    def finish(self) -> None:
+        for kind, ratios in self._ratios.items():
+            mean = statistics.mean(ratios)
+            self.report.notes.append(f"{kind}: each byte was sent {mean:.3f} times, at most {max(ratios):.3f} times")
 
     async def trial(self, choose: random.Random, folder: Path) -> None:
         kind = ("calm", "deaths", "greedy collection")[int(folder.name) % 3]
@@ -61,6 +74,7 @@ class Concurrency(Campaign):
             await asyncio.wait({collecting})
         await self._registry.quiet()
         sent = self._subject.sent() - before
+        self._ratios.setdefault(kind, []).append(sent / self._subject.size)
         if kind != "greedy collection":
             most = _OVERHEAD * self._subject.size + deaths * _LOST_OF_A_DEATH
             assert sent <= most, f"{sent} bytes of {self._subject.size} were sent, with {deaths} deaths"
@@ -80,7 +94,7 @@ class Concurrency(Campaign):
         doomed = choose.sample(range(self._processes), deaths)
         killed = 0
         for number in doomed:
-            await self._more_is_sent(choose.randint(0, 1 << 20), endings)
+            await self._later(choose, endings)
             if not endings[number].done():
                 os.kill(processes[number].pid, signal.SIGKILL)
                 killed += 1
@@ -92,13 +106,72 @@ class Concurrency(Campaign):
                 self._subject.check(output)
         return killed
 
-    async def _more_is_sent(self, size: int, endings: list[asyncio.Task[Ended]]) -> None:
-        """Waits until the registry has sent so much more, or has nothing to send any more."""
-        goal = self._subject.sent() + size
-        while self._subject.sent() < goal and not all(ending.done() for ending in endings):  # noqa: ASYNC110
+    async def _later(self, choose: random.Random, endings: list[asyncio.Task[Ended]]) -> None:
+        """Waits until the registry has sent some more, or, when it has nothing to send any more, for a while."""
+        goal, latest = self._subject.sent() + choose.randint(0, 1 << 20), time.monotonic() + choose.uniform(0.05, 1.0)
+        while self._subject.sent() < goal and time.monotonic() < latest and not all(one.done() for one in endings):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
     async def _collect(self, cache: Path, *, greedy: bool) -> None:
         while True:
             await asyncio.to_thread(fastpull.Cache(cache).collect, max_size=0 if greedy else None)
             await asyncio.sleep(0.02)
+
+
+class HandOver(Campaign):
+    """Asserts that of those who wait for a blob one goes on within a second after its leader has died.
+
+    The time is that from the death to the next request for the blob: it holds the taking of the lock, and the look at
+    what the leader has left.
+
+    Args:
+        patience_seconds: how long it may take.
+    """
+
+    name = "handover"
+    trials = 50
+
+    def __init__(self, patience_seconds: float = 1.0) -> None:
+        self._patience_seconds = patience_seconds
+
+    async def prepare(self, folder: Path) -> None:
+        self._registry = await FaultyRegistry().__aenter__()
+        self._subject = Subject(self._registry, 1, (_LED,))
+        await self._subject.prepare(folder)
+        self._seconds: list[float] = []
+
+    async def close(self) -> None:
+        await self._registry.__aexit__()
+
+    async def trial(self, choose: random.Random, folder: Path) -> None:
+        registry, cache = self._registry, str(folder / "cache")
+        registry.faults = [slow(_LED_RATE)]
+        before = self._subject.sent()
+        leader = await start("pull", self._subject.reference, "-o", folder / "leader", cache=cache)
+        while self._subject.sent() - before < _LED // 4:  # noqa: ASYNC110  # the registry has no event
+            await asyncio.sleep(0.005)
+        outputs = [folder / str(number) for number in range(_FOLLOWERS)]
+        followers = [await start("pull", self._subject.reference, "-o", output, cache=cache) for output in outputs]
+        for follower in followers:
+            assert follower.stderr is not None
+            await follower.stderr.readuntil(b"waiting for")
+        await asyncio.sleep(choose.uniform(0, 0.2))
+        registry.faults.clear()
+        asked = len(registry.blob_requests())
+        os.kill(leader.pid, signal.SIGKILL)
+        died = time.monotonic()
+        await end(leader)
+        for follower, output in zip(followers, outputs, strict=True):
+            ended = await end(follower)
+            assert ended.code == 0, ended.err
+            self._subject.check(output)
+        later = [one.time for one in registry.blob_requests()[asked:] if one.time > died]
+        assert later, "nobody had to take over"
+        self._seconds.append(later[0] - died)
+        assert self._seconds[-1] <= self._patience_seconds, f"the hand-over took {self._seconds[-1]:.2f} s"
+        self.report.counts["hand-overs"] += 1
+
+    def finish(self) -> None:
+        if self._seconds:
+            median, most = statistics.median(self._seconds), max(self._seconds)
+            self.report.notes.append(f"from death to the next request: median {median:.3f} s, at most {most:.3f} s")

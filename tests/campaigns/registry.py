@@ -1,24 +1,28 @@
-"""A registry that answers a share of all requests wrongly, in every way that is known."""
+"""A registry that answers a share of all requests wrongly, or all of them, in every way that is known."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import fastpull
+from fastpull.config import Settings
 from fastpull.errors import FastpullError
 from fastpull.registry import download, transport
 from fastpull.registry.ranges import MIB, Pace
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
-from tests.support.registry import Account
-from tests.support.storm import StormyRegistry
+from tests.support.registry import Account, FaultyRegistry
+from tests.support.storm import WRONGS, StormyRegistry
 
-_NOISE = (9 << 20, 5 << 20)
+_NOISE = (5 << 20, 3 << 20)
 _SHARE = 0.05
 _OVERHEAD = 1.05
+_PATIENCE_SECONDS = 30.0
 _ON_THE_WIRE = 4 << 20
 """What a pull that fails, or a host that forgets what ranges are, may lose of the other connections' answers."""
 
@@ -26,13 +30,14 @@ _ON_THE_WIRE = 4 << 20
 class Registry(Campaign):
     """Asserts right bytes, little traffic, and no request within a pause that was asked for.
 
-    Traffic is what right answers carry, counted as it is sent. A wrong answer wastes what it carries itself; a lie (a
-    wrong total, wrong bytes of the right length, a 404 for what is there) wastes the blob that it spoils, and ends the
+    Traffic is what right answers carry, counted as it is sent. A wrong answer wastes what it carries itself; wrong
+    bytes of the right length waste the blob that they spoil; a lie (a wrong total, a 404 for what is there) ends the
     pull, which is then begun again. Those are not held against the client; all else is.
     """
 
     name = "registry"
     trials = 1000
+    at_once = 12  # most of a trial is waiting
 
     async def prepare(self, folder: Path) -> None:
         self._patches: list[Any] = [
@@ -42,44 +47,96 @@ class Registry(Campaign):
         ]
         for patch in self._patches:
             patch.start()
-        self._registry = StormyRegistry()
-        await self._registry.__aenter__()
-        self._registry.account = Account()
-        self._subject = Subject(self._registry, 4, _NOISE)
-        await self._subject.prepare(folder)
-        self._right = self._allowed = 0.0
+        async with FaultyRegistry() as calm:
+            self._subject = Subject(calm, 4, _NOISE)
+            await self._subject.prepare(folder)
+        self._right = self._allowed = self._size = 0.0
+        self._requests = self._wrong = 0
 
     async def close(self) -> None:
-        await self._registry.__aexit__()
         for patch in self._patches:
             patch.stop()
 
     async def trial(self, choose: random.Random, folder: Path) -> None:
-        registry, output, cache = self._registry, folder / choose.choice(sorted(FORMS.values())), folder / "cache"
-        registry.choose, registry.share = choose, _SHARE
-        registry.happened.clear()
-        registry.too_early.clear()
-        sent, wasted = self._subject.sent(), registry.wasted
+        async with StormyRegistry() as registry:
+            registry.account = Account()
+            registry.choose, registry.share = choose, _SHARE
+            await self._endure(registry, folder / choose.choice(sorted(FORMS.values())), folder / "cache")
+
+    async def _endure(self, registry: StormyRegistry, output: Path, cache: Path) -> None:
+        subject = self._subject.served_by(registry)
         repeated = 0
-        while True:
-            lied = registry.lied
-            try:
-                await self._subject.pull(output, cache)
-                break
-            except FastpullError as error:
-                assert registry.lied > lied, f"{error!r} after {dict(registry.happened)}"
-                assert not output.exists(), f"published after {error!r}"
-                repeated += 1
-        registry.share, registry.burst = 0.0, 0
+        async with fastpull.Client(Settings(cache=str(cache), workers=2)) as client:  # one, which knows of all pauses
+            while True:
+                lied = registry.lied
+                try:
+                    await subject.pull_with(client, output)
+                    break
+                except FastpullError as error:
+                    may_fail = registry.lied > lied or max(registry.spoiled.values(), default=0) > 1
+                    assert may_fail, f"{error!r} after {dict(registry.happened)}"
+                    assert not output.exists(), f"published after {error!r}"
+                    repeated += 1
         await registry.quiet()
-        self._subject.check(output)
-        assert fastpull.Cache(cache).verify().is_sound
+        await asyncio.to_thread(subject.check, output)
+        found = await asyncio.to_thread(fastpull.Cache(cache).verify)
+        assert found.is_sound, f"the cache is not clean: {found}"
         assert not registry.too_early, f"{registry.too_early} after {dict(registry.happened)}"
         ignored = sum(count for name, count in registry.happened.items() if name.startswith("whole blob"))
-        self._right += self._subject.sent() - sent
-        self._allowed += _OVERHEAD * self._subject.size + registry.wasted - wasted + (repeated + ignored) * _ON_THE_WIRE
+        self._right += subject.sent()
+        self._allowed += _OVERHEAD * subject.size + registry.wasted + (repeated + ignored) * _ON_THE_WIRE
+        self._size += subject.size
+        self._requests += len(registry.asked)
+        self._wrong += registry.happened.total()
         self.report.counts.update(registry.happened)
         self.report.counts["(pulls begun again after a lie)"] += repeated
 
     def finish(self) -> None:
+        self.report.notes.append(
+            f"{self._requests} requests, {self._wrong} wrong answers; {self._right:.0f} bytes were"
+            f" sent of images of {self._size:.0f}, {self._right / self._size:.3f} times as many"
+        )
         assert self._right <= self._allowed, f"{self._right} bytes were sent, at most {self._allowed} are allowed"
+
+
+class Permanent(Campaign):
+    """Asserts that a pull that meets one fault again and again ends soon, with the error that says so.
+
+    A trial is one fault; some do not keep a pull from its end.
+    """
+
+    name = "permanent"
+    trials = len(WRONGS)
+    at_once = 12
+
+    async def prepare(self, folder: Path) -> None:
+        self._patch = mock.patch.object(transport, "STALL_SECONDS", 1.0)
+        self._patch.start()
+        async with FaultyRegistry() as calm:
+            self._subject = Subject(calm, 1)
+            await self._subject.prepare(folder)
+
+    async def close(self) -> None:
+        self._patch.stop()
+
+    async def trial(self, choose: random.Random, folder: Path) -> None:
+        name = sorted(WRONGS)[int(folder.name) % len(WRONGS)]
+        expected = WRONGS[name].ends
+        async with StormyRegistry() as registry:
+            registry.account = Account()
+            registry.share, registry.only = 1.0, name
+            subject, output, cache = self._subject.served_by(registry), folder / "out", folder / "cache"
+            ended: FastpullError | None = None
+            began = time.monotonic()
+            try:
+                await subject.pull(output, cache)
+                subject.check(output)
+            except FastpullError as error:
+                ended = error
+            seconds = time.monotonic() - began
+            assert type(ended) is (expected or type(None)), f"{name}: {ended!r}"
+            assert ended is None or not output.exists(), f"{name}: published"
+            assert seconds <= _PATIENCE_SECONDS, f"{name}: {seconds:.0f} s"
+            assert not registry.too_early, f"{name}: {registry.too_early}"
+            assert fastpull.Cache(cache).verify().is_sound
+        self.report.counts[f"exit code {ended.exit_code if ended else 0}: {name}"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from pathlib import Path
 
 import fastpull
@@ -14,6 +15,7 @@ from tests.support.layers import file, stored
 from tests.support.registry import FaultyRegistry
 from tests.support.trees import Found, look
 
+_NAME, _TAG = "test/image", "v1"
 FORMS = {"dir": "out", "squashfs": "out.sqsh"}
 
 
@@ -33,11 +35,19 @@ class Subject:
         for number, size in enumerate(noise):
             made = stored([file(f"noise/{number}", os.urandom(size))], bytes)
             layers.append((made.blob, made.diff_id))
-        registry.add_image("test/image", "v1", [blob for blob, _ in layers], [diff_id for _, diff_id in layers])
-        self.reference = f"{registry.address}/test/image:v1"
+        registry.add_image(_NAME, _TAG, [blob for blob, _ in layers], [diff_id for _, diff_id in layers])
+        self.reference = f"{registry.address}/{_NAME}:{_TAG}"
         self.sizes = {str(fastpull.Digest.of(blob)): len(blob) for blob, _ in layers}
         self._tree: dict[bytes, Found] = {}
         self._squashfs = b""
+
+    def served_by(self, registry: FaultyRegistry) -> Subject:
+        """The same, in another registry."""
+        registry.blobs.update(self.registry.blobs)
+        registry.manifests.update(self.registry.manifests)
+        found = copy(self)
+        found.registry, found.reference = registry, f"{registry.address}/{_NAME}:{_TAG}"
+        return found
 
     @property
     def size(self) -> int:
@@ -55,10 +65,14 @@ class Subject:
         self._tree = look(folder / "out")
         self._squashfs = (folder / "out.sqsh").read_bytes()
 
-    async def pull(self, output: Path, cache: Path) -> None:
+    async def pull(self, output: Path, cache: Path, *, workers: int = 2) -> None:
         """Pulls in this process, over what is there."""
-        async with fastpull.Client(Settings(cache=str(cache), workers=2)) as client:
-            await client.pull(self.reference, fastpull.sink_for(str(output), force=True))
+        async with fastpull.Client(Settings(cache=str(cache), workers=workers)) as client:
+            await self.pull_with(client, output)
+
+    async def pull_with(self, client: fastpull.Client, output: Path) -> None:
+        """Pulls with a client, over what is there."""
+        await client.pull(self.reference, fastpull.sink_for(str(output), force=True))
 
     def check(self, output: Path) -> None:
         """Asserts that an output is complete and right."""

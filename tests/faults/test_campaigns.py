@@ -11,18 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from fastpull.registry.retry import Backoff
 from tests.campaigns.bitrot import BitRot
-from tests.campaigns.campaign import Campaign, Missed, run
-from tests.campaigns.concurrency import Concurrency
+from tests.campaigns.campaign import Campaign, Missed, Unavailable, run
+from tests.campaigns.concurrency import Concurrency, HandOver
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
-from tests.campaigns.registry import Registry
+from tests.campaigns.powercut import PowerCut
+from tests.campaigns.registry import Permanent, Registry
+from tests.campaigns.sameness import Sameness
+from tests.campaigns.tar import Tar
 
 SEED = int(os.environ.get("FASTPULL_TESTS_SEED") or 1)
 
 
 async def short(campaign: Campaign, trials: int) -> None:
-    report = await run(campaign, SEED, trials)
+    try:
+        report = await run(campaign, SEED, trials)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
     print(report.details())
     assert not report.failures, f"{report.details()}\nmake faults ARGS='{report.name} --seed {report.seed}'"
     assert report.trials, "no misfortune came to pass"
@@ -38,6 +45,12 @@ async def test_a_failing_system_call_is_a_typed_error_and_publishes_nothing() ->
     await short(Errnos(), 9)
 
 
+@pytest.mark.root
+@pytest.mark.peer("mkfs.ext4", "unshare")
+async def test_a_power_cut_makes_nobody_believe_what_is_wrong() -> None:
+    await short(PowerCut(), 5)
+
+
 async def test_a_flipped_bit_in_the_cache_is_found_and_mended() -> None:
     await short(BitRot(), 24)
 
@@ -46,8 +59,28 @@ async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> No
     await short(Concurrency(12), 3)
 
 
+async def test_who_waits_goes_on_soon_after_the_leader_s_death() -> None:
+    await short(HandOver(patience_seconds=5.0), 1)
+
+
 async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:
     await short(Registry(), 8)
+
+
+@pytest.mark.peer("tar")
+async def test_archives_are_read_as_other_readers_read_them_or_refused() -> None:
+    await short(Tar(), 150)
+
+
+async def test_a_registry_that_never_answers_rightly_is_given_up_with_the_right_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Backoff, "pause_seconds", lambda *_: 0.01)
+    await short(Permanent(), Permanent.trials)
+
+
+async def test_a_squashfs_image_is_the_same_however_it_came_to_be() -> None:
+    await short(Sameness(), 9)
 
 
 async def test_a_campaign_tells_failures_from_trials_that_say_nothing() -> None:

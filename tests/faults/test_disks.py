@@ -218,6 +218,45 @@ async def test_users_of_one_group_share_a_cache(registry: FaultyRegistry, open_f
     assert collected.code == 0, collected.err
 
 
+@pytest.mark.root
+async def test_a_blob_of_another_user_is_looked_at_again(registry: FaultyRegistry, open_folder: Path) -> None:
+    """A warming believes its own user's seals alone: who may write to a shared cache may also lie."""
+    cache = open_folder / "cache"
+    cache.mkdir()
+    os.chown(cache, 0, 65534)
+    cache.chmod(0o2770)
+    layer = stored([file("a", CONTENT)], bytes)
+    reference = publish(registry, layer)
+    assert (await run("warm", reference, cache=str(cache))).code == 0
+    path = cache / "v1/blobs" / str(fastpull.Digest.of(layer.blob)).replace(":", "/")
+    path.write_bytes(layer.blob[:5000] + b"!" + layer.blob[5001:])  # the seal beside it is as fresh as ever
+    believed = await run("warm", reference, cache=str(cache))
+    assert (believed.code, registry.sent[str(fastpull.Digest.of(layer.blob))]) == (0, len(layer.blob))
+    ended = await run("warm", reference, cache=str(cache), as_nobody=True)
+    assert (ended.code, "a damaged blob was thrown away" in ended.err) == (0, True), ended.err
+    assert path.read_bytes() == layer.blob
+    assert path.stat().st_uid == 65534
+
+
+@pytest.mark.peer("strace")
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("error=ENOLCK", "this filesystem has no locks"), ("retval=0", "this filesystem's locks exclude nobody")],
+    ids=["none", "useless"],
+)
+async def test_a_cache_without_working_locks_is_refused_before_anything_is_fetched(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, how: str, reason: str
+) -> None:
+    layer = stored([file("a", CONTENT)], bytes)
+    under = ("strace", "-f", "-qq", "-o", str(tmp_path / "log"), "-e", "trace=flock", f"--inject=flock:{how}")
+    ended = await run("pull", publish(registry, layer), "-o", tmp_path / "out", cache=settings.cache, under=under)
+    assert ended.code == 30
+    assert reason in ended.err
+    assert "Choose another filesystem (--cache)" in ended.err
+    assert registry.sent[str(fastpull.Digest.of(layer.blob))] == 0
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture
 def precious(tmp_path: Path) -> Iterator[Path]:
     """A directory of somebody else's that is mounted in an old output, at ``out/mnt``."""

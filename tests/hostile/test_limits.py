@@ -59,7 +59,7 @@ async def test_the_size_of_a_layer(registry: FaultyRegistry, settings: Settings,
 
 
 async def test_the_holes_of_files_count(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
-    sparse = pax((b"GNU.sparse.size", b"%d" % (1 << 50)), (b"GNU.sparse.map", b"")) + block(b"hole")
+    sparse = pax((b"GNU.sparse.size", b"%d" % (1 << 50)), (b"GNU.sparse.map", b"0,0")) + block(b"hole")
     message = await refused(registry, settings, tmp_path, stored(sparse + END))
     assert "files larger than the layer may be at 'hole'" in message
 
@@ -151,24 +151,39 @@ async def test_a_bomb_is_refused_with_little_memory_and_leaves_nothing(
     registry: FaultyRegistry, tmp_path: Path, compress: Callable[[Iterator[bytes]], bytes]
 ) -> None:
     reference = publish(registry, bomb(compress, 3 * GIB))
-    measured = (
+    for output in ("out.sqsh", "out/"):
+        code, message, mebibytes = await measured_pull(tmp_path, reference, "-o", str(tmp_path / output))
+        assert code == 25, message
+        assert "'zeros'" in message
+        assert "--max-ratio" in message
+        assert mebibytes < 256
+        assert os.listdir(tmp_path) == ["cache"]
+
+
+async def measured_pull(tmp_path: Path, *arguments: str) -> tuple[int | None, str, int]:
+    """Pulls in a process of its own: its exit code, what it said, and the most MiB that it had in memory."""
+    program = (
         "import re, sys; from fastpull.cli import main; code = main();"  # ru_maxrss would be that of this process, too
         "print(int(re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1]) >> 10, file=sys.stderr);"
         "sys.exit(code)"
     )
-    for output in ("out.sqsh", "out/"):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", measured, "pull", "-q", reference, "-o", str(tmp_path / output)),
-            env={**os.environ, "FASTPULL_CACHE": str(tmp_path / "cache")},
-            stderr=subprocess.PIPE,
-        )
-        _, said = await process.communicate()
-        message, mebibytes = said.decode().rstrip().rsplit("\n", 1)
-        assert process.returncode == 25, said
-        assert "'zeros'" in message
-        assert "--max-ratio" in message
-        assert int(mebibytes) < 256
-        assert os.listdir(tmp_path) == ["cache"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, "pull", "-q", *arguments),
+        env={**os.environ, "FASTPULL_CACHE": str(tmp_path / "cache")},
+        stderr=subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    message, _, mebibytes = said.decode().rstrip().rpartition("\n")
+    return process.returncode, message, int(mebibytes)
+
+
+async def test_large_windows_of_many_layers_are_not_held_at_once(registry: FaultyRegistry, tmp_path: Path) -> None:
+    layers = [stored([file(f"zeros-{n}", bytes(130 << 20))], with_window(27)) for n in range(4)]
+    reference = publish(registry, *layers)
+    options = ("--memory", "64M", "--workers", "4", "-o", str(tmp_path / "out.sqsh"))
+    code, message, mebibytes = await measured_pull(tmp_path, reference, *options)
+    assert code == 0, message
+    assert mebibytes < 320, "of four windows of 128 MiB one at a time"
 
 
 async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
@@ -182,16 +197,20 @@ async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings:
     assert not blobs, "only what was read to its end, and verified, is a blob of the cache"
 
 
+def with_window(log: int) -> Callable[[bytes], bytes]:
+    def compress(tar: bytes) -> bytes:
+        parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=False)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        return compressor.compress(tar) + compressor.flush()
+
+    return compress
+
+
 @pytest.mark.parametrize("window_log", [28, 30])
 async def test_a_zstd_window_is_bounded(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, window_log: int
 ) -> None:
-    def compress(tar: bytes) -> bytes:
-        parameters = zstandard.ZstdCompressionParameters(window_log=window_log, enable_ldm=False)
-        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-        return compressor.compress(tar) + compressor.flush()
-
-    layer = stored([file("a", b"x")], compress)
+    layer = stored([file("a", b"x")], with_window(window_log))
     message = await refused(registry, settings, tmp_path, layer)
     assert f"a zstd window of {1 << window_log} bytes, of which 134217728 are allowed" in message
     assert "FASTPULL_MAX_ZSTD_WINDOW" in message

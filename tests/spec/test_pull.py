@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from aiohttp import web
 
 import fastpull
 from fastpull.cache.seal import Seal
@@ -38,7 +39,7 @@ from fastpull.layers.archive import archive
 from fastpull.oci import media_types
 from fastpull.progress import Committing, Event, LayerDone, LayerProgress, Resolved, Warned
 from tests.support.layers import StoredLayer, file, folder, hardlink, publish, stored, symlink, whiteout
-from tests.support.registry import FaultyRegistry, corrupted
+from tests.support.registry import FaultyRegistry, corrupted, times
 from tests.support.trees import names
 
 BIG = os.urandom(3 << 20)
@@ -423,6 +424,55 @@ async def test_a_blob_of_another_digest_is_refused(
     assert names(tmp_path / "out") == {"good", "bad"}
 
 
+@pytest.mark.parametrize("at", [0, 1000], ids=["the first byte", "a byte in the midst"])
+async def test_a_blob_that_is_spoiled_on_its_way_is_fetched_once_more(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, at: int
+) -> None:
+    layers = [stored([file("one", BIG)]), stored([file("two", BIG)])]
+    reference = publish(registry, *layers)
+    registry.faults.append(times(1, corrupted(at)))
+    _, events = await pull(reference, tmp_path / "out", settings)
+    assert (tmp_path / "out/one").read_bytes() == (tmp_path / "out/two").read_bytes() == BIG
+    assert sorted(registry.sent[str(fastpull.Digest.of(layer.blob))] / len(layer.blob) for layer in layers) == [1, 2]
+    assert ["a damaged blob came" in event.message for event in events if isinstance(event, Warned)] == [True]
+
+
+async def test_a_blob_that_is_always_spoiled_is_fetched_twice_and_no_more(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    layer = stored([file("a", BIG)])
+    reference = publish(registry, layer)
+    registry.faults.append(corrupted(1000))
+    await refused(DigestMismatch, reference, tmp_path, settings)
+    assert registry.sent[str(fastpull.Digest.of(layer.blob))] == 2 * len(layer.blob)
+
+
+@pytest.mark.parametrize(("spoiled", "succeeds"), [(1, True), (2, False)])
+async def test_a_config_that_is_spoiled_on_its_way_is_fetched_once_more(
+    registry: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoiled: int,
+    succeeds: bool,
+) -> None:
+    reference, left, serve = publish(registry, [file("a")]), spoiled, registry.serve_blob
+
+    async def spoil(request: web.Request, name: str, digest: str) -> web.StreamResponse:
+        nonlocal left
+        if "Range" in request.headers or left == 0:
+            return await serve(request, name, digest)
+        left -= 1
+        return web.Response(body=registry.blobs[digest].replace(b"linux", b"Linux"))
+
+    monkeypatch.setattr(registry, "serve_blob", spoil)
+    if succeeds:
+        await pull(reference, tmp_path / "out", settings)
+        assert names(tmp_path / "out") == {"a"}
+    else:
+        await refused(DigestMismatch, reference, tmp_path, settings)
+
+
 async def test_a_wrong_digest_goes_before_what_follows_from_it(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -583,13 +633,13 @@ async def test_an_index_of_the_cache_that_lies_costs_nothing_but_time(
     store, digest = Store(settings.cache), fastpull.Digest.of(layer.blob)
     from fastpull.layers.index import LayerIndex  # noqa: PLC0415
 
-    good = LayerIndex.from_bytes(store.read_index(digest) or b"")
+    good = LayerIndex.from_bytes(store.indexes.read(digest) or b"")
     lie = LayerIndex(good.blob, good.diff_id, good.size, LayerIndex.of([good[0], replace(good[1], path=b"a")]).columns)
-    store.write_index(digest, lie.to_bytes())
+    store.indexes.write(digest, lie.to_bytes())
     await pull(reference, tmp_path / "two", settings)
     assert (tmp_path / "two/a").read_bytes() == BIG
     assert (tmp_path / "two/b").read_bytes() == b"b"
-    assert store.read_index(digest) == good.to_bytes()
+    assert store.indexes.read(digest) == good.to_bytes()
 
 
 async def test_a_short_blob_without_a_seal_is_fetched_again(

@@ -107,6 +107,7 @@ def ranges(asked: list[Asked]) -> list[tuple[int, int]]:
 # --- ranges
 
 
+@pytest.mark.case("http", "closed ranges, over several connections, without gap or overlap")
 async def test_a_blob_comes_in_closed_ranges_over_several_connections(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ async def test_a_blob_comes_in_closed_ranges_over_several_connections(
     assert all(one.method == "GET" for one in registry.asked)
 
 
+@pytest.mark.case("http", "Accept-Encoding: identity")
 async def test_nothing_is_asked_to_be_compressed_on_the_way(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ async def test_nothing_is_asked_to_be_compressed_on_the_way(
     assert seen == {"identity", "fastpull"}
 
 
+@pytest.mark.case("http", "200 to a range: one stream")
 @pytest.mark.parametrize("answer", [no_ranges, no_length], ids=["200", "chunked"])
 async def test_a_host_without_ranges_sends_the_blob_once(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, answer: Fault
@@ -142,6 +145,7 @@ async def test_a_host_without_ranges_sends_the_blob_once(
     assert len([one for one in registry.blob_requests() if one.range]) == 1
 
 
+@pytest.mark.case("http", "200 to a range after 206 to others")
 async def test_a_host_that_forgets_ranges_is_asked_for_the_rest_in_one_piece(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -149,6 +153,7 @@ async def test_a_host_that_forgets_ranges_is_asked_for_the_rest_in_one_piece(
     await pull(big(registry), tmp_path, settings)
 
 
+@pytest.mark.case("http", "206 with a Content-Range that was not asked for")
 @pytest.mark.parametrize(
     "text",
     [
@@ -167,6 +172,7 @@ async def test_a_wrong_content_range_is_never_believed(
     await pull(big(registry), tmp_path, settings)
 
 
+@pytest.mark.case("http", "206 with a Content-Range that stays wrong")
 async def test_a_content_range_that_stays_wrong_is_an_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -176,6 +182,7 @@ async def test_a_content_range_that_stays_wrong_is_an_error(
     assert registry.address in str(error)
 
 
+@pytest.mark.case("http", "206 with a total that is not the descriptor's size")
 async def test_a_total_that_is_not_the_descriptor_s_is_a_size_mismatch(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -183,6 +190,7 @@ async def test_a_total_that_is_not_the_descriptor_s_is_a_size_mismatch(
     await refused(big(registry), tmp_path, settings, SizeMismatch)
 
 
+@pytest.mark.case("http", "206 with less than was asked for")
 async def test_a_shorter_range_than_asked_for_is_completed(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -199,6 +207,7 @@ async def test_a_shorter_range_than_asked_for_is_completed(
 # --- connections that break
 
 
+@pytest.mark.case("http", "a body that is cut off, or reset, is resumed")
 @pytest.mark.parametrize("fault", [truncated, reset])
 async def test_a_broken_connection_goes_on_where_it_broke(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, fault: Fault
@@ -211,12 +220,14 @@ async def test_a_broken_connection_goes_on_where_it_broke(
     assert sum(isinstance(event, Retrying) for event in events) >= 4
 
 
+@pytest.mark.case("http", "many breaks, each after some progress")
 async def test_as_long_as_bytes_come_it_goes_on(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     """More breaks than attempts, each with some progress before it."""
     registry.faults.append(times(40, truncated))
     await pull(big(registry), tmp_path, settings)
 
 
+@pytest.mark.case("http", "a host that never gives anything")
 async def test_a_host_that_only_breaks_is_given_up(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -231,6 +242,7 @@ async def test_a_host_that_only_breaks_is_given_up(
     assert registry.address in str(error)
 
 
+@pytest.mark.case("http", "a connection on which nothing comes")
 async def test_a_stalled_connection_is_dropped(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +267,7 @@ async def test_a_stalled_connection_is_dropped(
 # --- refusals
 
 
+@pytest.mark.case("http", "408, 429, 5xx that pass")
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
 async def test_a_passing_refusal_is_repeated(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, code: int
@@ -263,6 +276,7 @@ async def test_a_passing_refusal_is_repeated(
     await pull(big(registry), tmp_path, settings)
 
 
+@pytest.mark.case("http", "401, 403, 404, 416, 418, 500 that last")
 @pytest.mark.parametrize(
     ("code", "kind", "exit_code"),
     [
@@ -282,6 +296,7 @@ async def test_a_lasting_refusal_is_an_error_of_its_kind(
     assert error.exit_code == exit_code
 
 
+@pytest.mark.case("http", "Retry-After is obeyed by every connection")
 async def test_retry_after_is_obeyed_by_every_connection(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -294,6 +309,7 @@ async def test_retry_after_is_obeyed_by_every_connection(
     assert [at - limited for at in inside] == [], "no request goes out before the host allows one"
 
 
+@pytest.mark.case("http", "Retry-After of an hour")
 async def test_too_long_a_pause_is_told_and_not_made(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -302,6 +318,7 @@ async def test_too_long_a_pause_is_told_and_not_made(
     assert "Try again in 3600 s" in str(error)
 
 
+@pytest.mark.case("http", "503 to a manifest")
 async def test_a_document_is_asked_for_again_too(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     left = [3]
     original = registry.serve_manifest
@@ -314,6 +331,7 @@ async def test_a_document_is_asked_for_again_too(registry: FaultyRegistry, setti
     await pull(big(registry), tmp_path, settings)
 
 
+@pytest.mark.case("http", "404 to a tag")
 async def test_a_wrong_tag_names_tag_repository_and_registry(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -321,12 +339,14 @@ async def test_a_wrong_tag_names_tag_repository_and_registry(
     assert all(word in str(error) for word in ("'v9'", "test/none", registry.address))
 
 
+@pytest.mark.case("http", "a name that cannot be resolved")
 async def test_an_unknown_host_is_told_at_once(settings: Settings, tmp_path: Path) -> None:
     error = await refused("registry.invalid/a/b:v1", tmp_path, settings, TransportError)
     assert "registry.invalid" in str(error)
     assert "name cannot be resolved" in str(error)
 
 
+@pytest.mark.case("http", "a closed port")
 async def test_a_closed_port_is_told_with_its_address(settings: Settings, tmp_path: Path) -> None:
     error = await refused("127.0.0.1:9/a/b:v1", tmp_path, settings, TransportError)
     assert "127.0.0.1:9" in str(error)
@@ -335,6 +355,7 @@ async def test_a_closed_port_is_told_with_its_address(settings: Settings, tmp_pa
 # --- redirects
 
 
+@pytest.mark.case("http", "redirects of blobs, remembered")
 async def test_blobs_may_be_elsewhere_and_are_asked_for_there_from_then_on(
     registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -346,6 +367,7 @@ async def test_blobs_may_be_elsewhere_and_are_asked_for_there_from_then_on(
     assert len(ranges(elsewhere.asked)) > 2
 
 
+@pytest.mark.case("http", "a signed URL that expires in mid pull")
 async def test_an_expired_location_is_asked_for_again(
     registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -366,6 +388,7 @@ async def test_an_expired_location_is_asked_for_again(
     assert elsewhere.sent[layer_digest(registry)] <= 1.05 * SIZE + (1 << 20)
 
 
+@pytest.mark.case("http", "redirects to another host: no credentials")
 async def test_credentials_stay_with_their_origin(
     registry: FaultyRegistry,
     elsewhere: FaultyRegistry,
@@ -386,6 +409,7 @@ async def test_credentials_stay_with_their_origin(
         assert {one.authorization for one in elsewhere.asked} == {""}
 
 
+@pytest.mark.case("http", "more than ten redirects")
 async def test_a_loop_of_redirects_is_an_error(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = big(registry)
     registry.faults.append(redirect(lambda digest: f"/v2/test/image/blobs/{digest}"))
@@ -393,6 +417,7 @@ async def test_a_loop_of_redirects_is_an_error(registry: FaultyRegistry, setting
     assert "more than 10 redirects" in str(error)
 
 
+@pytest.mark.case("http", "redirects to no URL, or another scheme")
 @pytest.mark.parametrize("location", ["", "ftp://host/x", "http://", "//", "http://[bad", "file:///etc/passwd"])
 async def test_a_redirect_to_nowhere_is_an_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, location: str
@@ -402,6 +427,7 @@ async def test_a_redirect_to_nowhere_is_an_error(
     await refused(reference, tmp_path, settings, FastpullError)
 
 
+@pytest.mark.case("http", "redirects from https to http")
 def test_a_redirect_never_leaves_tls() -> None:
     class Answer:
         url = URL("https://registry.example/v2/a/blobs/x")
@@ -562,6 +588,7 @@ async def test_plain_http_is_for_loopback_and_for_who_asks(settings: Settings) -
         assert client._registry(fastpull.Reference.parse("registry.example/a"))._schemes == ("https", "http")
 
 
+@pytest.mark.case("http", "proxies of the environment")
 async def test_a_proxy_of_the_environment_is_used(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -574,6 +601,7 @@ async def test_a_proxy_of_the_environment_is_used(
     assert (tmp_path / "out/f").read_bytes() == CONTENT
 
 
+@pytest.mark.case("http", "keep-alive")
 async def test_connections_are_kept(registry: FaultyRegistry, settings: Settings) -> None:
     ports = set()
 
@@ -615,6 +643,7 @@ def test_the_client_shows_no_secrets() -> None:
     assert "hunter2" not in repr(client) + repr(vars(client)) + client._auth.identity
 
 
+@pytest.mark.case("http", "a host that changes its mind about ranges and bytes")
 async def test_what_was_read_is_not_overwritten_by_a_host_that_changes_its_mind(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:

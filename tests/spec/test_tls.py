@@ -75,6 +75,24 @@ async def test_insecure_believes_any_certificate(
 
 
 @pytest.mark.usefixtures("_not_loopback")
+@pytest.mark.case("mirrors", "insecure: any certificate, for the place that says so")
+@pytest.mark.parametrize("insecure", [True, False])
+async def test_a_place_of_registries_conf_may_have_any_certificate(
+    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, insecure: bool
+) -> None:
+    reference = publish(secure_registry, [file("a")])
+    (tmp_path / "registries.conf").write_text(
+        f'[[registry]]\nlocation = "{secure_registry.address}"\ninsecure = {str(insecure).lower()}'
+    )
+    async with fastpull.Client(replace(settings, registries_conf=str(tmp_path / "registries.conf"))) as client:
+        if insecure:
+            await client.pull(reference, tmp_path / "out")
+        else:
+            with pytest.raises(TransportError, match="certificate is not trusted"):
+                await client.pull(reference, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("_not_loopback")
 async def test_plain_http_where_tls_was_expected_is_explained(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:

@@ -246,6 +246,19 @@ async def _partial(registry: FaultyRegistry, request: web.Request, digest: str, 
     return answer
 
 
+def halves() -> Fault:
+    """Of each blob comes a half, and no more."""
+    begun = set[str]()
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
+        if digest in begun:
+            return await status(404)(registry, request, digest)
+        begun.add(digest)
+        return await truncated(registry, request, digest)
+
+    return fault
+
+
 def slow(bytes_per_second: int) -> Fault:
     """Sends at a rate, each connection for itself."""
 
@@ -282,6 +295,7 @@ def corrupted(at: int = 100) -> Fault:
         body = bytearray(registry.blobs[digest])
         body[min(at, len(body) - 1)] ^= 1
         start, stop = asked_range(request, len(body))
+        registry.sent[digest] += stop - start
         headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
         return web.Response(status=206, body=bytes(body[start:stop]), headers=headers)
 

@@ -12,6 +12,16 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from fastpull.errors import (
+    AccessDenied,
+    DigestMismatch,
+    FastpullError,
+    NotFound,
+    RateLimited,
+    SizeMismatch,
+    TransportError,
+    UnexpectedAnswer,
+)
 from tests.support.registry import (
     FaultyRegistry,
     asked_range,
@@ -40,11 +50,15 @@ class Wrong:
         answer: gets (registry, request, digest), the last empty for what is no blob.
         ranges_only: makes sense for ranges of blobs alone.
         lies: in a way that a client has to take for the truth, so that the pull fails, and the user repeats it.
+        spoils: a blob, which is then fetched once more.
+        ends: what a pull fails with that meets nothing else; None if it succeeds all the same.
     """
 
     answer: Answer
     ranges_only: bool = True
     lies: bool = False
+    spoils: bool = False
+    ends: type[FastpullError] | None = UnexpectedAnswer
 
 
 class StormyRegistry(FaultyRegistry):
@@ -55,6 +69,8 @@ class StormyRegistry(FaultyRegistry):
         choose: which, and what goes wrong.
         happened: how often each did.
         lied: how often it lied.
+        spoiled: how often each blob was.
+        only: the one thing that goes wrong, by name; otherwise all do.
         wasted: bytes of blobs that wrong answers carried, and blobs that one of them spoiled.
         too_early: requests within a pause that was asked for.
     """
@@ -65,6 +81,8 @@ class StormyRegistry(FaultyRegistry):
         self.choose = random.Random()
         self.happened: Counter[str] = Counter()
         self.lied = 0
+        self.spoiled: Counter[str] = Counter()
+        self.only: str | None = None
         self.wasted = 0
         self.too_early: list[str] = []
         self.burst = 0
@@ -91,12 +109,18 @@ class StormyRegistry(FaultyRegistry):
         if self.choose.random() >= self.share:
             return None
         is_range = "Range" in request.headers
-        name = self.choose.choice([name for name, wrong in WRONGS.items() if is_range or not wrong.ranges_only])
+        known = [name for name, wrong in WRONGS.items() if is_range or not wrong.ranges_only]
+        if self.only is not None:
+            known = [name for name in known if name == self.only]
+        if not known:
+            return None
+        name = self.choose.choice(known)
         wrong, digest = WRONGS[name], request.path.rpartition("/")[2]
         self.happened[name] += 1
         before = self.sent[digest]
-        if wrong.lies:
-            self.lied += 1
+        self.lied += wrong.lies
+        self.spoiled[digest] += wrong.spoils
+        if wrong.lies or wrong.spoils:
             self.wasted += len(self.blobs.get(digest, b""))
         try:
             return await wrong.answer(self, request, digest)
@@ -153,18 +177,18 @@ class StormyRegistry(FaultyRegistry):
 # --- answers
 
 
-def _code(code: int) -> Wrong:
+def _code(code: int, *, lies: bool = False, ends: type[FastpullError] = UnexpectedAnswer) -> Wrong:
     async def answer(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
         return await status(code)(registry, request, digest)
 
-    return Wrong(answer, ranges_only=False)
+    return Wrong(answer, ranges_only=False, lies=lies, ends=ends)
 
 
 def _pause(code: int, *, as_date: bool = False) -> Wrong:
     async def answer(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         return registry.pause(request, code, as_date=as_date)
 
-    return Wrong(answer, ranges_only=False)
+    return Wrong(answer, ranges_only=False, ends=RateLimited if code == 429 else UnexpectedAnswer)
 
 
 def _with(**headers: str) -> Answer:
@@ -230,6 +254,53 @@ async def _malformed_chunk(registry: StormyRegistry, request: web.Request, diges
     return web.Response()
 
 
+async def _garbage(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """Nothing that HTTP knows."""
+    assert request.transport is not None
+    request.transport.write(b"220 mail.example ESMTP\r\n250 OK\r\n")
+    request.transport.close()
+    return web.Response()
+
+
+async def _no_end_said(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """A part of it without a length, and the end of the connection."""
+    body = registry.blobs[digest]
+    start, stop = asked_range(request, len(body))
+    half = body[start : (start + stop) // 2]
+    head = f"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {start}-{stop - 1}/{len(body)}\r\n"
+    assert request.transport is not None
+    request.transport.write(f"{head}Connection: close\r\n\r\n".encode() + half)
+    registry.sent[digest] += len(half)
+    await asyncio.sleep(0.05)  # time to read it
+    request.transport.close()
+    return web.Response()
+
+
+async def _multipart(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """The range as a part of several."""
+    body = registry.blobs[digest]
+    start, stop = asked_range(request, len(body))
+    head = f"--part\r\nContent-Range: bytes {start}-{stop - 1}/{len(body)}\r\n\r\n".encode()
+    headers = {"Content-Type": "multipart/byteranges; boundary=part"}
+    return web.Response(status=206, body=head + body[start:stop] + b"\r\n--part--\r\n", headers=headers)
+
+
+async def _another_range(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """What it says, and the bytes of another place."""
+    body = registry.blobs[digest]
+    start, stop = asked_range(request, len(body))
+    headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
+    return web.Response(status=206, body=body[start + 1 : stop] + b"\0", headers=headers)
+
+
+async def _in_circles(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    return web.Response(status=307, headers={"Location": f"{request.path}?again"})
+
+
+async def _nonsensical_pause(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    return registry.refusal(429, "TOOMANYREQUESTS", {"Retry-After": "soon"})
+
+
 async def _no_range_said(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
     start, stop = asked_range(request, len(registry.blobs[digest]))
     return web.Response(status=206, body=registry.blobs[digest][start:stop])
@@ -251,45 +322,53 @@ async def _portal(registry: StormyRegistry, request: web.Request, digest: str) -
 WRONGS: dict[str, Wrong] = {
     "408": _code(408),
     "425": _code(425),
-    "429": _code(429),
+    "429": _code(429, ends=RateLimited),
     "500": _code(500),
     "502": _code(502),
     "503": _code(503),
     "504": _code(504),
     "429 with a pause": _pause(429),
     "429 with a pause as a date": _pause(429, as_date=True),
+    "429 with a pause of nonsense": Wrong(_nonsensical_pause, ranges_only=False, ends=RateLimited),
     "503 with a pause": _pause(503),
     "burst of 500": Wrong(_burst, ranges_only=False),
-    "hung up": Wrong(_hang_up, ranges_only=False),
-    "no answer": Wrong(_say_nothing, ranges_only=False),
-    "token revoked": Wrong(_revoked, ranges_only=False),
-    "truncated": Wrong(truncated),
-    "reset": Wrong(reset),
-    "stalled": Wrong(_stall),
-    "slow drip": Wrong(slow(2 << 20)),
-    "whole blob": Wrong(no_ranges),
-    "whole blob without a length": Wrong(no_length),
+    "hung up": Wrong(_hang_up, ranges_only=False, ends=TransportError),
+    "no answer": Wrong(_say_nothing, ranges_only=False, ends=TransportError),
+    "garbage": Wrong(_garbage, ranges_only=False, ends=TransportError),
+    "token revoked": Wrong(_revoked, ranges_only=False, ends=AccessDenied),
+    "truncated": Wrong(truncated, ends=TransportError),
+    "reset": Wrong(reset, ends=TransportError),
+    "stalled": Wrong(_stall, ends=TransportError),
+    "slow drip": Wrong(slow(2 << 20), ends=None),
+    "less than was asked for": Wrong(_less, ends=None),
+    "ended without a length": Wrong(_no_end_said, ends=TransportError),
+    "whole blob": Wrong(no_ranges, ends=None),
+    "whole blob without a length": Wrong(no_length, ends=None),
     "wrong start": Wrong(wrong_content_range("bytes 1-{last}/{size}")),
     "more than was asked for": Wrong(wrong_content_range("bytes {start}-{size}/*")),
     "nonsense in Content-Range": Wrong(wrong_content_range("pages 1-2/3")),
     "no Content-Range": Wrong(_no_range_said),
-    "less than was asked for": Wrong(_less),
-    "empty": Wrong(_empty),
-    "malformed chunk": Wrong(_malformed_chunk),
-    "lying Content-Encoding": Wrong(_with(Content_Encoding="gzip")),
-    "changed ETag": Wrong(_with(ETag='"another"')),
-    "redirect that expires": Wrong(_moved),
-    "404": Wrong(status(404), lies=True),
+    "several parts": Wrong(_multipart),
+    "empty": Wrong(_empty, ends=TransportError),
+    "malformed chunk": Wrong(_malformed_chunk, ends=TransportError),
+    "lying Content-Encoding": Wrong(_with(Content_Encoding="gzip"), ends=None),
+    "changed ETag": Wrong(_with(ETag='"another"'), ends=None),
+    "redirect that expires": Wrong(_moved, ends=None),
+    "redirect in circles": Wrong(_in_circles, lies=True),
+    "403": _code(403, lies=True, ends=AccessDenied),
+    "404": _code(404, lies=True, ends=NotFound),
     "416": Wrong(status(416), lies=True),
-    "wrong total": Wrong(wrong_content_range("bytes {start}-{last}/999999999"), lies=True),
-    "portal": Wrong(_portal, lies=True),
-    "wrong bytes": Wrong(corrupted(), lies=True),
+    "wrong total": Wrong(wrong_content_range("bytes {start}-{last}/999999999"), lies=True, ends=SizeMismatch),
+    "portal": Wrong(_portal, lies=True, ends=SizeMismatch),
+    "wrong bytes": Wrong(corrupted(), spoils=True, ends=DigestMismatch),
+    "bytes of another range": Wrong(_another_range, spoils=True, ends=DigestMismatch),
 }
 _USEFUL = {
     "truncated",
     "reset",
     "stalled",
     "slow drip",
+    "ended without a length",
     "less than was asked for",
     "lying Content-Encoding",
     "changed ETag",

@@ -17,6 +17,8 @@ ROOMS = [
     "oci",
     "progress",
     "config",
+    "sitefiles",
+    "policy",
     "trace",
     "meter",
     "bottleneck",

@@ -471,3 +471,30 @@ def test_sync_reaches_the_disk_before_the_name_appears(
     sink.commit(merge([]))
     sink.abort()
     assert calls == ([("sync", False)] if sync else [])
+
+
+@pytest.mark.parametrize("there", ["file", "folder", ""])
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_name_that_cannot_be_made_durable_is_given_back(
+    tmp_path: Path, there: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    if there == "file":
+        out.write_text("old")
+    elif there:
+        (out / "old").mkdir(parents=True)
+    if not can_exchange:
+        monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    sink = Directory(out, force=bool(there))
+    sink.begin(Resources(sync=True))
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match="input/output error"):
+        sink.commit(merge([]))
+    sink.abort()
+    assert os.listdir(tmp_path) == (["out"] if there else [])
+    assert there != "file" or out.read_text() == "old"
+    assert there != "folder" or names(out) == {"old"}

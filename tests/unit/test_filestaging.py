@@ -83,6 +83,38 @@ def test_force_replaces_a_file(tmp_path: Path, there: bool) -> None:
     assert os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_force_replaces_a_file_and_leaves_nothing_of_it(tmp_path: Path, sync: bool) -> None:
+    (tmp_path / "out").write_bytes(b"old")
+    staged(tmp_path / "out", force=True).publish(sync)
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.skipif("FASTPULL_NO_EXTENSIONS" in os.environ, reason="the Python reference cannot swap names")
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("links", [True, False])
+def test_a_name_that_cannot_be_made_durable_is_given_back(
+    tmp_path: Path, there: bool, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if there:
+        (tmp_path / "out").write_bytes(b"old")
+    if not links:
+        refuse_links(errno.EPERM, monkeypatch)
+    staging = staged(tmp_path / "out", force=there)
+
+    def fail(fd: int) -> None:
+        if fd == staging.parent_fd:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match="input/output error"):
+        staging.publish(sync=True)
+    staging.remove()
+    assert os.listdir(tmp_path) == (["out"] if there else [])
+    assert not there or (tmp_path / "out").read_bytes() == b"old"
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_what_appears_meanwhile_is_not_overwritten(
     tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fastpull.cache.locks import FileLock
+from fastpull.cache.lockscope import find_local_lock_option, local_lock_option
+from fastpull.errors import CacheError
 
 
 def test_one_holder_at_a_time_also_within_a_process(tmp_path: Path) -> None:
@@ -17,6 +23,69 @@ def test_one_holder_at_a_time_also_within_a_process(tmp_path: Path) -> None:
     one.release()
     assert other.try_acquire()
     other.release()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_filesystem_without_locks_is_told(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_fd: int, _operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(CacheError, match=r"this filesystem has no locks: .*lock\. Choose another filesystem"):
+        FileLock(str(tmp_path / "lock")).try_acquire()
+
+
+def test_locks_that_everybody_gets_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    lock = FileLock(str(tmp_path / "lock"))
+    with pytest.raises(CacheError, match="exclude nobody"):
+        lock.try_acquire()
+    assert not lock.held
+
+
+def test_the_check_of_a_lock_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    lock, other = FileLock(str(tmp_path / "lock")), FileLock(str(tmp_path / "lock"))
+    assert lock.try_acquire()
+    assert not other.try_acquire()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    lock.release()
+
+
+_MOUNTS = """\
+22 1 0:20 / / rw,relatime shared:1 - ext4 /dev/vda rw,errors=remount-ro
+40 22 0:41 / /home rw,relatime - nfs4 server:/home rw,vers=4.2,local_lock=none,addr=10.0.0.1
+41 22 0:42 / /scratch rw,relatime - nfs server:/scratch rw,vers=3,nolock,local_lock=all,addr=10.0.0.1
+42 22 0:43 / /flock rw - nfs server:/flock rw,vers=3,local_lock=flock
+43 22 0:44 / /posix rw - nfs server:/posix rw,vers=3,local_lock=posix
+44 22 0:45 / /lustre rw shared:7 master:2 - lustre 10.0.0.2@tcp:/fs rw,localflock,user_xattr
+45 22 0:46 / /lustre2 rw - lustre 10.0.0.2@tcp:/fs rw,flock
+46 22 0:47 / /odd rw - ext4 /dev/nolock rw,nolock
+47 22 0:48 / /share rw - cifs //server/share rw,nobrl
+"""
+
+
+@pytest.mark.parametrize(
+    ("minor", "expected"),
+    [
+        (20, ""),
+        (41, ""),
+        (42, "nfs with local_lock=all"),
+        (43, "nfs with local_lock=flock"),
+        (44, ""),
+        (45, "lustre with localflock"),
+        (46, ""),
+        (47, ""),
+        (48, "cifs with nobrl"),
+        (99, ""),
+    ],
+)
+def test_locks_that_hold_on_one_node_are_known_by_the_mount_options(minor: int, expected: str) -> None:
+    assert find_local_lock_option(_MOUNTS, os.makedev(0, minor)) == expected
+
+
+def test_this_machine_s_own_filesystems_have_locks_for_all(tmp_path: Path) -> None:
+    assert local_lock_option(str(tmp_path)) == ""
 
 
 def test_the_file_goes_with_the_lock(tmp_path: Path) -> None:

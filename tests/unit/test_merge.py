@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -391,7 +392,7 @@ def outcome(layers: list[list[Entry]]) -> tuple[Any, Any]:
     return real, model
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=int(os.environ.get("FASTPULL_TESTS_STACKS") or 1500))
 @given(stacks)
 def test_any_stack_of_layers_is_as_the_model_has_it(layers: list[list[Entry]]) -> None:
     real, model = outcome(layers)

@@ -80,6 +80,47 @@ def test_what_was_written_is_taken_over(store: Store) -> None:
     second.close()
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("foreign", ["data", "journal", "both"])
+def test_what_another_user_wrote_is_copied_and_not_written_to(store: Store, foreign: str) -> None:
+    first = begin(store)
+    first.write(0, [CONTENT[:5_000]])
+    first.write(20_000, [CONTENT[20_000:30_000]])
+    first.close()
+    theirs = [path for path in (first.data_path, first.journal_path) if foreign in (os.path.basename(path), "both")]
+    for path in theirs:
+        os.chown(path, 65534, 65534)
+    opened = [os.open(path, os.O_RDONLY) for path in theirs]
+    before = [(os.pread(fd, 1 << 20, 0), os.fstat(fd).st_mtime_ns) for fd in opened]
+    second = begin(store)
+    assert second.gaps() == [(5_000, 20_000), (30_000, 100_000)]
+    second.write(5_000, [CONTENT[5_000:20_000]])
+    second.write(30_000, [CONTENT[30_000:]])
+    assert [(os.pread(fd, 1 << 20, 0), os.fstat(fd).st_mtime_ns) for fd in opened] == before
+    for fd in opened:
+        os.close(fd)
+    assert {os.stat(path).st_uid for path in (second.data_path, second.journal_path)} == {os.geteuid()}
+    store.publish(second, "0" * 16, sync=False)
+    with open(store.blob_path(DIGEST), "rb") as blob:
+        assert blob.read() == CONTENT
+
+
+@pytest.mark.root
+def test_a_copy_that_is_stopped_leaves_what_was_there(store: Store) -> None:
+    first = begin(store)
+    first.write(0, [CONTENT[:5_000]])
+    first.close()
+    os.chown(first.data_path, 65534, 65534)
+    lock = store.lock(DIGEST)
+    assert lock.try_acquire()
+    with pytest.raises(Aborted):
+        store.begin(DIGEST, len(CONTENT), lock, lambda: True)
+    assert not lock.held
+    assert sorted(os.listdir(first.directory)) == ["data", "journal"]
+    assert os.stat(first.data_path).st_uid == 65534
+    begin(store).close()
+
+
 def test_a_torn_record_at_the_end_costs_only_its_range(store: Store) -> None:
     first = begin(store)
     first.write(0, [CONTENT[:5_000]])

@@ -88,7 +88,7 @@ def test_holes_are_passed_over_and_told(engine: Engine, spool: int, make: object
     written = write(engine, spool, data, chunk)
     assert written.content == b"a" * 512 + SPARSE + b"b" * 512
     assert written.starts == [0, 512, 512 + len(SPARSE)]
-    assert written.holes == [512 + 1000, 512 + 6000, 512 + 6500, 512 + 10000]
+    assert written.holes == [512 + 1024, 512 + 6000, 512 + 6500, 512 + 10000]
 
 
 @pytest.mark.parametrize("text", [b"0\n", b"1\n%d\n0\n" % (10 << 20)])

@@ -84,6 +84,12 @@ def test_docker_hub_is_reached_at_its_registry() -> None:
     assert Reference.parse("quay.io/a/b").host == "quay.io"
 
 
+def test_a_registry_of_one_word_is_printed_so_that_it_is_read_back() -> None:
+    reference = Reference.parse("registry#app:v1")
+    assert (reference.registry, str(reference)) == ("registry", "registry#app:v1")
+    assert Reference.parse(str(reference)) == reference
+
+
 def test_digest_goes_before_tag_when_asking() -> None:
     assert Reference.parse(f"a/b:v1@{DIGEST}").version == DIGEST
     assert Reference.parse("a/b:v1").version == "v1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import subprocess
 import tarfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from fastpull.layers.archive import archive, header_of, padded
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.faults import Fault
+from tests.support.archives import random_archive
 from tests.support.engines import ENGINES, NATIVE, REFERENCE, Engine, Scanned, scan
 from tests.support.headers import END, block, extended, pax
 
@@ -274,11 +276,7 @@ def test_the_last_of_equal_records_counts(engine: Engine) -> None:
 
 
 def test_an_empty_record_takes_the_header_s_own(engine: Engine) -> None:
-    data = (
-        pax((b"uid", b"7"), (b"gid", b"8"), typeflag=b"g")
-        + pax((b"uid", b""), (b"path", b""))
-        + block(b"own", uid=b"0000003\0")
-    )
+    data = pax((b"uid", b"7"), (b"gid", b"8"), typeflag=b"g") + pax((b"uid", b"")) + block(b"own", uid=b"0000003\0")
     entry = one(engine, data)
     assert (entry.path, entry.uid, entry.gid) == (b"own", 3, 8)
 
@@ -303,9 +301,9 @@ def test_a_pax_header_is_for_one_entry(engine: Engine) -> None:
 
 # --- sparse files
 
-SPARSE = b"A" * 1000 + bytes(5000) + b"B" * 500 + bytes(3500)
-STORED = b"A" * 1000 + b"B" * 500
-MAP = [(0, 1000), (6000, 500), (10000, 0)]
+SPARSE = b"A" * 1024 + bytes(4976) + b"B" * 500 + bytes(3500)
+STORED = b"A" * 1024 + b"B" * 500
+MAP = [(0, 1024), (6000, 500), (10000, 0)]
 
 
 def sparse_old() -> bytes:
@@ -315,10 +313,10 @@ def sparse_old() -> bytes:
 
 
 def sparse_old_extended() -> bytes:
-    pairs = [(number * 20, 10) for number in range(40)]
-    stored = b"".join(bytes([65 + number % 26]) * 10 for number in range(40))
+    pairs = [(number * 1000, 512) for number in range(40)]
+    stored = b"".join(bytes([65 + number % 26]) * 512 for number in range(40))
     items = [b"%011o\0%011o\0" % pair for pair in pairs]
-    tail = b"".join(items[:4]) + b"\x01" + b"%011o\0" % 1000 + bytes(17)
+    tail = b"".join(items[:4]) + b"\x01" + b"%011o\0" % 40_000 + bytes(17)
     first = b"".join(items[4:25]) + b"\x01" + bytes(7)
     second = b"".join(items[25:]).ljust(504, b"\0") + b"\0" + bytes(7)
     return block(b"s", b"S", len(stored), magic=b"ustar  \0", tail=tail) + first + second + padded(stored)
@@ -366,7 +364,7 @@ def test_every_sparse_encoding_gives_the_same_file(engine: Engine, make: Any, ch
 def test_old_sparse_maps_go_on_in_blocks_of_their_own(engine: Engine) -> None:
     found = scan(engine, sparse_old_extended() + block(b"next") + END)
     assert found.fault is Fault.NONE
-    assert found.contents[0][:30] == b"A" * 10 + bytes(10) + b"B" * 10
+    assert found.contents[0][:1512] == b"A" * 512 + bytes(488) + b"B" * 512
     assert len(found.index) == 2
 
 
@@ -381,10 +379,10 @@ def test_a_sparse_file_may_be_all_hole(engine: Engine) -> None:
     [
         sparse_10(b"1\n0\n2000\n"),  # more than is stored
         sparse_10(b"1\n0\n1000\n"),  # less than is stored
-        sparse_10(b"2\n500\n1000\n0\n500\n"),  # out of order
-        sparse_10(b"2\n0\n1000\n999\n500\n"),  # overlapping
-        sparse_10(b"1\n9000\n1500\n"),  # beyond the size
-        sparse_10(b"1\n-5\n1500\n"),
+        sparse_10(b"2\n500\n1024\n0\n500\n"),  # out of order
+        sparse_10(b"2\n0\n1024\n1023\n500\n"),  # overlapping
+        sparse_10(b"1\n9000\n1524\n"),  # beyond the size
+        sparse_10(b"1\n-5\n1524\n"),
         sparse_10(b"x\n"),
         sparse_10(b"\n"),
         sparse_10(b"2\n0\n1000\n", stored=b""),  # the map never ends
@@ -407,6 +405,21 @@ def test_a_sparse_file_may_be_all_hole(engine: Engine) -> None:
 )
 def test_a_malformed_sparse_map_is_refused(engine: Engine, data: bytes) -> None:
     assert fault(engine, data + END) is Fault.SPARSE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"2\n0\n1024\n2000\n500\n", Fault.NONE),
+        (b"3\n0\n1024\n2000\n500\n3000\n0\n", Fault.NONE),
+        (b"2\n0\n1000\n2000\n524\n", Fault.SPARSE_PIECE),
+        (b"3\n0\n1024\n2000\n0\n3000\n500\n", Fault.NONE),
+        (b"3\n0\n1023\n2000\n0\n3000\n501\n", Fault.SPARSE_PIECE),
+    ],
+)
+def test_only_the_last_piece_of_a_sparse_file_ends_within_a_block(engine: Engine, text: bytes, expected: Fault) -> None:
+    """GNU tar reads each piece from a block of its own, tarfile and Go one behind the other."""
+    assert fault(engine, sparse_10(text) + END) is expected
 
 
 def test_sparse_maps_have_a_bound(engine: Engine) -> None:
@@ -468,6 +481,9 @@ def test_sparse_maps_have_a_bound(engine: Engine) -> None:
         (extended(b"0 path=a\n") + block(), Fault.PAX_RECORD),
         (extended(b"-5 path=a\n") + block(), Fault.PAX_RECORD),
         (pax((b"pa\0th", b"a")) + block(), Fault.PAX_RECORD),
+        (pax((b"size", b"")) + block(), Fault.PAX_RECORD),
+        (pax((b"path", b"")) + block(), Fault.PAX_RECORD),
+        (pax((b"linkpath", b"")) + block(typeflag=b"2"), Fault.PAX_RECORD),
         (pax((b"size", b"0x10")) + block(), Fault.PAX_RECORD),
         (pax((b"size", b" 1")) + block(), Fault.PAX_RECORD),
         (pax((b"size", b"-1")) + block(), Fault.PAX_RECORD),
@@ -679,6 +695,13 @@ def test_the_engines_agree_on_every_damaged_archive(
     assert scan(NATIVE, bytes(damaged), chunk).verdict == scan(REFERENCE, bytes(damaged), 1 << 20).verdict
 
 
+@settings(deadline=None, max_examples=150)
+@given(st.randoms(use_true_random=False), st.sampled_from([0.0, 0.05, 0.3]), st.integers(1, 3000))
+def test_the_engines_agree_on_archives_of_every_kind(choose: random.Random, odd: float, chunk: int) -> None:
+    data = random_archive(choose, odd)
+    assert scan(NATIVE, data, chunk).verdict == scan(REFERENCE, data).verdict
+
+
 sparse_fields = [b"map", b"size", b"major", b"minor", b"offset", b"numbytes", b"numblocks", b"realsize", b"name"]
 fields = st.sampled_from(
     [
@@ -725,3 +748,18 @@ def test_headers_are_what_others_read(tmp_path: Path) -> None:
             entry.path, entry.mode, entry.uid, entry.gid, entry.mtime, 5,
         )  # fmt: skip
         assert member.pax_headers["SCHILY.xattr.user.k"] == "v\n"
+
+
+def test_a_table_is_the_same_once_it_is_complete(engine: Engine) -> None:
+    scanner = engine.scanner()
+    scanner.feed(archive([(Entry(b"a", EntryType.DIRECTORY), b""), (Entry(b"a/b", EntryType.FILE, size=1), b"1")]))
+    columns = scanner.entries.columns()
+    assert scanner.entries.columns() == columns
+    assert [scanner.entries.path(number) for number in range(len(scanner.entries))] == [b"a", b"a/b"]
+
+
+def test_a_complete_table_takes_no_more() -> None:
+    scanner = NATIVE.scanner()
+    scanner.entries.columns()
+    with pytest.raises(ValueError, match="complete"):
+        scanner.feed(bytes(512))

@@ -9,6 +9,7 @@ import pytest
 import xxhash
 
 from fastpull.cache import seal as seal_module
+from fastpull.cache.leftovers import Leftovers
 from fastpull.cache.seal import Seal
 from fastpull.cache.store import Store
 from fastpull.errors import CacheError
@@ -68,7 +69,7 @@ def test_the_root_is_private_and_a_shared_one_stays_shared(tmp_path: Path) -> No
 def test_what_is_missing_is_a_miss(store: Store) -> None:
     assert store.find(DIGEST) is None
     assert store.read_document(DIGEST, 100) is None
-    assert store.read_index(DIGEST) is None
+    assert store.indexes.read(DIGEST) is None
     assert not store.remove(DIGEST)
 
 
@@ -78,7 +79,7 @@ def test_a_blob_of_another_size_than_its_seal_is_quarantined(store: Store) -> No
     os.truncate(store.blob_path(DIGEST), 10)
     assert store.find(DIGEST) is None
     assert store.is_missing(DIGEST)
-    assert store.size_of("trash") == 10
+    assert Leftovers(store).size_of("trash") == 10
 
 
 def test_a_removed_blob_reads_on_where_it_is_open(store: Store) -> None:
@@ -86,7 +87,7 @@ def test_a_removed_blob_reads_on_where_it_is_open(store: Store) -> None:
     blob = store.find(DIGEST)
     assert blob is not None
     assert store.remove(DIGEST)
-    assert store.empty_trash() == len(CONTENT)
+    assert Leftovers(store).empty_trash() == len(CONTENT)
     assert blob.readinto(memoryview(bytearray(10)), 0) == 10
     blob.close()
 
@@ -156,6 +157,27 @@ def test_a_blob_that_was_verified_again_is_believed_again(store: Store) -> None:
     assert is_fresh(store)
 
 
+@pytest.mark.parametrize("boot", ["this", "another"])
+def test_a_blob_that_was_there_before_is_synced_when_that_is_asked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    put(store)
+    if boot == "another":
+        reseal(store, boot=boot)
+    synced = list[int]()
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    blob = store.find(DIGEST)
+    assert blob is not None
+    store.renew(blob, FINGERPRINT, sync=True)
+    blob.close()
+    # what has outlived a boot is on its disk
+    assert synced == ([os.stat(store.blob_path(DIGEST)).st_ino] if boot == "this" else [])
+    after = store.find(DIGEST)
+    assert after is not None
+    after.close()
+    assert after.seal == Seal.now(len(CONTENT), FINGERPRINT, synced=True)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b"[1]", b'{"size": "1"}', b"\xff"])
 def test_a_damaged_seal_is_no_seal(store: Store, content: bytes) -> None:
     put(store)
@@ -186,6 +208,6 @@ def test_what_is_deleted_under_a_running_client_is_made_again(store: Store) -> N
     shutil.rmtree(os.path.join(store.root, "partial"))
     shutil.rmtree(os.path.join(store.root, "index"))
     digest = put(store)
-    store.write_index(digest, b"index")
-    assert store.read_index(digest) == b"index"
+    store.indexes.write(digest, b"index")
+    assert store.indexes.read(digest) == b"index"
     assert store.find(digest) is not None

@@ -19,7 +19,7 @@ from fastpull.sinks.base import SinkReport
 from fastpull.sinks.squashfs.batches import compress_blocks
 from fastpull.sinks.squashfs.format import DEDUPLICATED, NO_FRAGMENT, NO_FRAGMENTS, SUPERBLOCK_SIZE
 from fastpull.sinks.squashfs.inodes import FileLayout
-from fastpull.sinks.squashfs.plan import SLOT, Blocks, Extent, Plan, Tail, blocks_of, make_plan
+from fastpull.sinks.squashfs.plan import NO_TAIL, SLOT, Blocks, Extent, Plan, Tail, blocks_of, make_plan
 from fastpull.sinks.squashfs.tables import Fragment
 from fastpull.sinks.squashfs.writer import make_metadata
 from fastpull.tarstage import give_back, start_writeback
@@ -273,7 +273,8 @@ class _Layouts:
         """Of one file; to be asked once for each."""
         layer, size = origin >> 32, self._tree.indexes[origin >> 32].sizes[origin & 0xFFFFFFFF]
         self.content_size += size
-        fragment, offset = self._plan.tails.get(origin, (NO_FRAGMENT, 0))
+        tail = self._plan.tail(origin)
+        fragment, offset = (NO_FRAGMENT, 0) if tail == NO_TAIL else self._plan.place(tail)
         start = self._plan.starts.get(origin)
         if start is None:
             return FileLayout(0, b"", fragment, offset)

@@ -10,13 +10,16 @@ its blocks are in the file already, and stay where they are if nothing among the
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fastpull.layers.entry import EntryType
 from fastpull.layers.tree import Directory, Origin, Tree
 from fastpull.sinks.squashfs.runs import NO_SLOT
+from fastpull.tarstage import Fingerprints
 
 if TYPE_CHECKING:
     from fastpull.sinks.squashfs.runs import Run
@@ -27,6 +30,8 @@ Tail: TypeAlias = int
 
 SLOT = 0xFFFFFFFF
 """The part of a `Tail` that is the slot, or of an `Origin` that is the entry."""
+
+NO_TAIL: Tail = 0xFFFFFFFFFFFFFFFF
 
 
 class Extent(NamedTuple):
@@ -59,26 +64,43 @@ class Plan:
     """What to put where.
 
     Attributes:
+        runs: of all layers.
         blocks: extents of the runs' blocks, in the order of the image.
         starts: for each file with blocks where the first one is, from the beginning of the data.
         data_size: of all blocks.
         kept: extents of the runs' fragments, each one fragment block or several.
         fragments: for each kept fragment block its layer and its number there.
         repacked: the tails of each new fragment block.
-        tails: for each file with a tail the number of its fragment block and the place in it.
+        chosen: for each layer and each slot the slot that is there for it: itself, or an equal one; `NO_TAIL` if no
+            file needs it.
+        tail_fragments, tail_offsets: for each layer and each slot that is there, the number of its fragment block and
+            the place in it.
         duplicates: files whose content another file has, too.
         duplicate_bytes: of those.
     """
 
+    runs: Sequence[Run]
+    chosen: Sequence[array[int]]
     blocks: list[Extent] = field(default_factory=list)
     starts: dict[Origin, int] = field(default_factory=dict)
     data_size: int = 0
     kept: list[Extent] = field(default_factory=list)
     fragments: list[tuple[int, int]] = field(default_factory=list)
-    repacked: list[list[Tail]] = field(default_factory=list)
-    tails: dict[Origin, tuple[int, int]] = field(default_factory=dict)
+    repacked: list[array[int]] = field(default_factory=list)
+    tail_fragments: list[array[int]] = field(default_factory=list)
+    tail_offsets: list[array[int]] = field(default_factory=list)
     duplicates: int = 0
     duplicate_bytes: int = 0
+
+    def tail(self, origin: Origin) -> Tail:
+        """The slot that is there for a file's tail, or `NO_TAIL`."""
+        slot = self.runs[origin >> 32].slot(origin & SLOT)
+        return NO_TAIL if slot == NO_SLOT else self.chosen[origin >> 32][slot]
+
+    def place(self, tail: Tail) -> tuple[int, int]:
+        """The number of the fragment block that holds a slot, and the place in it."""
+        layer, slot = tail >> 32, tail & SLOT
+        return self.tail_fragments[layer][slot], self.tail_offsets[layer][slot]
 
 
 class Content(Protocol):
@@ -104,20 +126,22 @@ def blocks_of(tree: Tree, runs: Sequence[Run], origin: Origin, block_size: int) 
     return Blocks(runs[layer].firsts[entry] if count else 0, count)
 
 
-def live_files(tree: Tree, order: Sequence[int]) -> list[Origin]:
+def live_files(tree: Tree, order: Sequence[int]) -> array[Origin]:
     """The files of a tree that hold anything, each once, in the given order of layers and that of their entries."""
-    found: set[Origin] = set()
+    lives = [bytearray(len(index)) for index in tree.indexes]
     folders = [tree.root]
     while folders:
         for node in folders.pop().children.values():
             if isinstance(node, Directory):
                 folders.append(node)
-                continue
-            index, number = tree.indexes[node >> 32], node & SLOT
-            if index.types[number] == EntryType.FILE and index.sizes[number]:
-                found.add(node)
-    ranks = sorted(range(len(order)), key=order.__getitem__)
-    return sorted(sorted(found), key=lambda origin: ranks[origin >> 32])
+            else:
+                lives[node >> 32][node & SLOT] = 1
+    found = array("Q")
+    for layer in order:
+        index = tree.indexes[layer]
+        columns = enumerate(zip(lives[layer], index.types, index.sizes, strict=True), layer << 32)
+        found.extend(origin for origin, (alive, kind, size) in columns if alive and kind == EntryType.FILE and size)
+    return found
 
 
 def make_plan(
@@ -136,109 +160,112 @@ def make_plan(
         block_size: in bytes.
         content: to be looked at where only that can tell whether two things are the same.
     """
-    plan = Plan()
     files = live_files(tree, order)
-    tails = _choose_tails(runs, files, content)
-    _place_tails(plan, runs, order, block_size, tails)
-    _place_blocks(plan, tree, runs, block_size, files, content, tails)
+    plan = Plan(runs, _choose_tails(runs, files, content))
+    _place_tails(plan, order, block_size)
+    _place_blocks(plan, tree, block_size, files, content)
     return plan
 
 
-def _choose_tails(runs: Sequence[Run], files: Sequence[Origin], content: Content) -> dict[Origin, Tail]:
-    """For each file with a tail the slot that will have it: of equal ones the first."""
-    first: dict[bytes, Tail] = {}  # by fingerprint
-    choices: dict[Tail, Tail] = {}
-    chosen: dict[Origin, Tail] = {}
+def _choose_tails(runs: Sequence[Run], files: Sequence[Origin], content: Content) -> list[array[Tail]]:
+    """For each slot that a file needs the one that will be there for it: of equal ones the first."""
+    first, tails = Fingerprints(), array("Q")
+    chosen = [array("Q", [NO_TAIL]) * len(run.fingerprints) for run in runs]
     for origin in files:
         layer = origin >> 32
-        slot = runs[layer].slot(origin & SLOT)
-        if slot == NO_SLOT:
+        run = runs[layer]
+        slot = run.slot(origin & SLOT)
+        if slot == NO_SLOT or chosen[layer][slot] != NO_TAIL:
             continue
-        own = layer << 32 | slot
-        choice = choices.get(own)
-        if choice is None:
-            found = first.setdefault(runs[layer].fingerprint(slot), own)
-            choice = choices[own] = found if found == own or content.same_tails(found, own) else own
-        chosen[origin] = choice
+        choice = own = layer << 32 | slot
+        fingerprint = run.fingerprints[slot]
+        number = first.find(fingerprint)
+        if number < 0:
+            first.add(fingerprint)
+            tails.append(own)
+        elif content.same_tails(tails[number], own):
+            choice = tails[number]
+        chosen[layer][slot] = choice
     return chosen
 
 
-def _place_tails(
-    plan: Plan, runs: Sequence[Run], order: Sequence[int], block_size: int, chosen: dict[Origin, Tail]
-) -> None:
+def _place_tails(plan: Plan, order: Sequence[int], block_size: int) -> None:
     """Decides which fragment blocks stay, and packs the tails of the others anew."""
-    live = [bytearray(len(run.slot_lengths)) for run in runs]
-    for tail in chosen.values():
-        live[tail >> 32][tail & SLOT] = 1
-    numbers: list[dict[int, int]] = [{} for _ in runs]  # of the fragment blocks that stay
-    left: list[Tail] = []
+    lives = [bytearray(len(slots)) for slots in plan.chosen]
+    for tail in chain.from_iterable(plan.chosen):
+        if tail != NO_TAIL:
+            lives[tail >> 32][tail & SLOT] = 1
+    left = array("Q")
+    plan.tail_fragments = [array("I") for _ in plan.runs]
+    plan.tail_offsets = [run.slot_offsets[:] for run in plan.runs]
     for layer in order:
-        run = runs[layer]
-        dead = {fragment for fragment, lives in zip(run.slot_fragments, live[layer], strict=True) if not lives}
-        for fragment in sorted(set(run.slot_fragments) - dead):
-            numbers[layer][fragment] = len(plan.fragments)
-            plan.fragments.append((layer, fragment))
-            _extend(plan.kept, layer, *run.fragments.extent(fragment))
+        run, alive = plan.runs[layer], lives[layer]
+        dead = {fragment for fragment, lives_on in zip(run.slot_fragments, alive, strict=True) if not lives_on}
+        numbers = {}
+        for fragment in sorted(set(run.slot_fragments)):
+            numbers[fragment] = len(plan.fragments)  # of a dead one it is overwritten below
+            if fragment not in dead:
+                plan.fragments.append((layer, fragment))
+                _extend(plan.kept, layer, *run.fragments.extent(fragment))
+        plan.tail_fragments[layer].extend(map(numbers.__getitem__, run.slot_fragments))
         if dead:
-            left.extend(
-                layer << 32 | slot
-                for slot, lives in enumerate(live[layer])
-                if lives and run.slot_fragments[slot] in dead
-            )
-    places = _repack(plan, runs, block_size, left)
-    for origin, tail in chosen.items():
-        run, slot = runs[tail >> 32], tail & SLOT
-        plan.tails[origin] = places.get(tail) or (
-            numbers[tail >> 32][run.slot_fragments[slot]],
-            run.slot_offsets[slot],
-        )
+            places = enumerate(zip(run.slot_fragments, alive, strict=True), layer << 32)
+            left.extend(tail for tail, (fragment, lives_on) in places if lives_on and fragment in dead)
+    _repack(plan, block_size, left)
 
 
-def _repack(plan: Plan, runs: Sequence[Run], block_size: int, tails: Sequence[Tail]) -> dict[Tail, tuple[int, int]]:
-    """Fills new fragment blocks; returns where each tail is."""
-    places, room = {}, 0
+def _repack(plan: Plan, block_size: int, tails: Sequence[Tail]) -> None:
+    """Fills new fragment blocks."""
+    room = 0
     for tail in tails:
-        length = runs[tail >> 32].slot_lengths[tail & SLOT]
+        layer, slot = tail >> 32, tail & SLOT
+        length = plan.runs[layer].slot_lengths[slot]
         if length > room:
-            plan.repacked.append([])
+            plan.repacked.append(array("Q"))
             room = block_size
-        places[tail] = (len(plan.fragments) + len(plan.repacked) - 1, block_size - room)
+        plan.tail_fragments[layer][slot] = len(plan.fragments) + len(plan.repacked) - 1
+        plan.tail_offsets[layer][slot] = block_size - room
         plan.repacked[-1].append(tail)
         room -= length
-    return places
 
 
-def _place_blocks(
-    plan: Plan,
-    tree: Tree,
-    runs: Sequence[Run],
-    block_size: int,
-    files: Sequence[Origin],
-    content: Content,
-    tails: dict[Origin, Tail],
-) -> None:
+def _place_blocks(plan: Plan, tree: Tree, block_size: int, files: Sequence[Origin], content: Content) -> None:
     """Lays the blocks of the files one after the other; files with the same blocks share them."""
+    runs = plan.runs
     blocks = {origin: found for origin in files if (found := blocks_of(tree, runs, origin, block_size)).total}
     twins = _twins(runs, blocks, content)
-    seen: set[tuple[Origin | None, Tail | None]] = set()
-    for origin in files:
-        place, layer = blocks.get(origin), origin >> 32
-        first = twins.get(origin, origin) if place else None
-        identity = (first, tails.get(origin))
-        if identity in seen:
-            plan.duplicates += 1
-            plan.duplicate_bytes += tree.indexes[layer].sizes[origin & SLOT]
-        seen.add(identity)
-        if place is None or first is None:
-            continue
+    _count_duplicates(plan, tree, files, blocks, twins)
+    for origin, place in blocks.items():
+        first = twins.get(origin, origin)
         if first != origin:
             plan.starts[origin] = plan.starts[first]
             continue
-        start, stop = runs[layer].blocks.extent(place.first, place.total)
+        start, stop = runs[origin >> 32].blocks.extent(place.first, place.total)
         plan.starts[origin] = plan.data_size
         if stop > start:
-            _extend(plan.blocks, layer, start, stop)
+            _extend(plan.blocks, origin >> 32, start, stop)
             plan.data_size += stop - start
+
+
+def _count_duplicates(
+    plan: Plan, tree: Tree, files: Sequence[Origin], blocks: dict[Origin, Blocks], twins: dict[Origin, Origin]
+) -> None:
+    """Files are the same if their blocks are, and their tails."""
+    seen: set[tuple[Origin, Tail]] = set()
+    seen_tails = [bytearray(len(slots)) for slots in plan.chosen]  # of files that are nothing else
+    for origin in files:
+        tail = plan.tail(origin)
+        if origin in blocks:
+            identity = twins.get(origin, origin), tail
+            is_known = identity in seen
+            seen.add(identity)
+        else:
+            slots, slot = seen_tails[tail >> 32], tail & SLOT
+            is_known = bool(slots[slot])
+            slots[slot] = 1
+        if is_known:
+            plan.duplicates += 1
+            plan.duplicate_bytes += tree.indexes[origin >> 32].sizes[origin & SLOT]
 
 
 def _twins(runs: Sequence[Run], blocks: dict[Origin, Blocks], content: Content) -> dict[Origin, Origin]:

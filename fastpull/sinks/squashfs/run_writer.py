@@ -67,7 +67,6 @@ class RunWriter:
         self._cutter = BlockCutter(entries, blocks.block_size, blocks.fragments, self._buffer, wanted)
         self._fragment = bytearray()
         self._fragment_count = 0
-        self._known: dict[bytes, int] = {}  # slots by fingerprint
         self._sums: dict[int, bytes] = {}  # sha256 of slots that were found again
         self._held: tuple[int, bytes] = (-1, b"")  # the fragment block that was read back last
 
@@ -107,21 +106,20 @@ class RunWriter:
 
     def _pack(self, data: bytes, entries: bytes, lengths: bytes) -> None:
         """Puts tails into fragment blocks, each content once."""
-        run, known, block_size = self.run, self._known, self._format.block_size
+        run, known, block_size = self.run, self.run.fingerprints, self._format.block_size
         tails, at = memoryview(data), 0
         for entry, length in zip(memoryview(entries).cast("I"), memoryview(lengths).cast("I"), strict=True):
             tail = tails[at : at + length]
             at += length
             fingerprint = xxh3_128_digest(tail)
-            slot = known.get(fingerprint)
-            if slot is None or not self._holds(slot, tail):
+            slot = known.find(fingerprint)
+            if slot < 0 or not self._holds(slot, tail):
                 if len(self._fragment) + length > block_size:
                     self._submit_fragment()
-                slot = known[fingerprint] = len(run.slot_lengths)
+                slot = known.add(fingerprint)
                 run.slot_fragments.append(self._fragment_count)
                 run.slot_offsets.append(len(self._fragment))
                 run.slot_lengths.append(length)
-                run.slot_fingerprints += fingerprint
                 self._fragment += tail
             run.slots.extend([NO_SLOT] * (entry - len(run.slots)))
             run.slots.append(slot)

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastpull.sinks.squashfs.format import RAW
-from fastpull.tarstage import start_writeback
+from fastpull.tarstage import Fingerprints, start_writeback
 from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ Decompress: TypeAlias = Callable[[bytes, int], bytes]
 
 NO_SLOT = 0xFFFFFFFF
 _SIZE = RAW - 1  # the part of a block's word that is its size on the disk
-_FINGERPRINT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ class Run:
         firsts: for each entry the number of its first block.
         slots: for each entry the slot of its tail, or `NO_SLOT`; may be shorter than the layer.
         slot_fragments, slot_offsets, slot_lengths: of each slot.
-        slot_fingerprints: XXH3-128 of each slot, one after the other.
+        fingerprints: XXH3-128 of each slot.
     """
 
     blocks: Region
@@ -111,15 +110,11 @@ class Run:
     slot_fragments: array[int] = field(default_factory=lambda: array("I"))
     slot_offsets: array[int] = field(default_factory=lambda: array("I"))
     slot_lengths: array[int] = field(default_factory=lambda: array("I"))
-    slot_fingerprints: bytearray = field(default_factory=bytearray)
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
 
     def slot(self, entry: int) -> int:
         """The slot of an entry's tail, or `NO_SLOT`."""
         return self.slots[entry] if entry < len(self.slots) else NO_SLOT
-
-    def fingerprint(self, slot: int) -> bytes:
-        """XXH3-128 of a slot."""
-        return bytes(self.slot_fingerprints[slot * _FINGERPRINT : (slot + 1) * _FINGERPRINT])
 
     def tail(self, slot: int, fragment: bytes | bytearray) -> memoryview:
         """The content of a slot, given that of its fragment block."""

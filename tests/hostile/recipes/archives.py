@@ -61,7 +61,10 @@ RECIPES = [
         [pax((b"size", b"512"), (b"size", b"0")) + block(b"f"), file("next")],
         gives={"f": "f ", "next": "f "},
     ),
-    recipe("empty-pax-size", [pax((b"size", b"")) + block(b"f", size=3) + padded(b"abc")], gives={"f": "f abc"}),
+    recipe("empty-pax-size", [pax((b"size", b"")) + block(b"f", size=3) + padded(b"abc")], gives=RECORD),
+    recipe(
+        "malformed-device-number-of-a-file", [block(b"f", devices=b"0x00001\0" + bytes(8)), file("next")], gives=NUMBER
+    ),
     recipe(
         "pax-size-for-the-header-after-next",
         [pax((b"size", b"512")) + extended(b"g\0", b"L") + block(b"f") + INNER, file("next")],
@@ -226,6 +229,11 @@ RECIPES = [
     recipe("sparse-1.0-map-longer-than-its-payload", [sparse(b"200\n" + b"0\n" * 200, size=300)], gives=SPARSE),
     recipe("sparse-1.0-cut-map", [sparse(b"2\n0\n1\n")], gives=SPARSE),
     recipe("sparse-1.0-overlapping", [sparse(b"2\n0\n100\n50\n100\n", size=712) + bytes(512)], gives=SPARSE),
+    recipe(
+        "sparse-1.0-piece-that-ends-within-a-block",
+        [sparse(b"2\n0\n100\n500\n100\n", size=712) + bytes(512)],
+        gives=tar_error("ends within a block", "f"),
+    ),
     recipe("sparse-1.0-backwards", [sparse(b"2\n500\n1\n0\n1\n", size=514) + bytes(512)], gives=SPARSE),
     recipe("sparse-1.0-beyond-its-size", [sparse(b"1\n1999\n2\n", size=514) + bytes(512)], gives=SPARSE),
     recipe("sparse-1.0-overflowing", [sparse(b"1\n9223372036854775807\n2\n", size=514) + bytes(512)], gives=SPARSE),
@@ -265,6 +273,13 @@ RECIPES = [
     recipe(
         "sparse-without-a-size", [pax((b"GNU.sparse.map", b"0,1")) + block(b"f", size=1) + padded(b"x")], gives=SPARSE
     ),
+    recipe(
+        "sparse-without-a-minor-version",
+        [pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.realsize", b"9")) + block(b"f", size=512) + padded(b"0\n")],
+        gives=SPARSE,
+    ),
+    recipe("sparse-0.1-of-no-blocks", [pairs((b"GNU.sparse.map", b""))], gives=SPARSE),
+    recipe("sparse-0.0-of-no-blocks", [pairs((b"GNU.sparse.numblocks", b"0"))], gives=SPARSE),
     recipe("sparse-without-a-map", [pax((b"GNU.sparse.size", b"9")) + block(b"f")], gives=SPARSE),
     recipe(
         "sparse-name-without-a-map",

@@ -44,12 +44,20 @@ RECIPES = [
     recipe("sparse-1.0-of-an-exabyte", [sparse(b"0\n", HUGE)], gives=LAYER),
     recipe(
         "sparse-0.1-of-an-exabyte",
-        [pax((b"GNU.sparse.size", HUGE), (b"GNU.sparse.map", b"")) + block(b"f")],
+        [pax((b"GNU.sparse.size", HUGE), (b"GNU.sparse.map", HUGE + b",0")) + block(b"f")],
         gives=LAYER,
     ),
     recipe(
         "sparse-0.0-of-an-exabyte",
-        [pax((b"GNU.sparse.size", HUGE), (b"GNU.sparse.numblocks", b"0")) + block(b"f")],
+        [
+            pax(
+                (b"GNU.sparse.size", HUGE),
+                (b"GNU.sparse.numblocks", b"1"),
+                (b"GNU.sparse.offset", HUGE),
+                (b"GNU.sparse.numbytes", b"0"),
+            )
+            + block(b"f")
+        ],
         gives=LAYER,
     ),
     recipe(

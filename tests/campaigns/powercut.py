@@ -1,0 +1,164 @@
+"""Power cuts: what was not written back is gone, and the machine boots again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import fastpull
+from fastpull.cache.seal import Seal
+from tests.campaigns.campaign import Campaign, Unavailable
+from tests.campaigns.subject import FORMS, Subject
+from tests.support.disk import Cut, Disk
+from tests.support.processes import end, run, start
+from tests.support.registry import FaultyRegistry, slow
+
+_NOISE = (5 << 20, 3 << 20)
+_RATE = 30 << 20
+_MAX_CUTS = 2
+_BOOT = """mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@" """
+_OLD = b"old"
+
+
+class PowerCut(Campaign):
+    """Asserts that after a cut nothing wrong is believed, the next pull needs no help, and a synced one is all there.
+
+    A trial is one or two boots of a disk that has cache and output on it. Each boot has a boot id of its own, and ends
+    with a cut: in the midst of a pull or a warming, with or without ``--sync``, or soon after it.
+    """
+
+    name = "powercut"
+    trials = 300
+
+    async def prepare(self, folder: Path) -> None:
+        self._registry = await FaultyRegistry().__aenter__()
+        if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+            raise Unavailable("a disk of its own needs root, and mkfs.ext4")
+        self._disk = Disk(folder)
+        try:
+            self._disk.format()
+            self._disk.mount()
+            self._disk.cut(Cut.ALL)
+            self._disk.unmount()
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise Unavailable(f"this kernel mounts no disk whose power can be cut ({error})") from error
+        self._subject = Subject(self._registry, 4, _NOISE)
+        await self._subject.prepare(folder)
+        self._registry.faults = [slow(_RATE)]
+        began = time.monotonic()
+        ended = await run("pull", self._subject.reference, "-o", folder / "calm", cache=str(folder / "calm-cache"))
+        assert ended.code == 0, ended.err
+        self._seconds = time.monotonic() - began
+
+    async def close(self) -> None:
+        await self._registry.__aexit__()
+
+    async def trial(self, choose: random.Random, folder: Path) -> None:
+        form = choose.choice(("cache", *sorted(FORMS)))
+        output = self._disk.place / FORMS.get(form, "out")
+        await asyncio.to_thread(self._disk.format)
+        await asyncio.to_thread(self._disk.mount)
+        try:
+            old = form != "cache" and choose.random() < 0.5
+            if old:
+                output.write_bytes(_OLD)
+                await asyncio.to_thread(self._disk.settle)
+            for _ in range(choose.randint(1, _MAX_CUTS)):
+                await self._boot(choose, folder, form, output)
+            await self._recover(choose, folder, output)
+        finally:
+            await asyncio.to_thread(self._disk.unmount)
+
+    async def _boot(self, choose: random.Random, folder: Path, form: str, output: Path) -> None:
+        """One boot: a pull, a cut, and what can be seen of it afterwards."""
+        sync, what, under = choose.random() < 0.5, choose.choice(list(Cut)), _booted(folder)
+        before = self._state(output)
+        if choose.random() < 0.2:
+            ended = await run("warm", self._subject.reference, cache=self._cache, under=under)
+            assert ended.code == 0, ended.err
+        arguments: tuple[str | Path, ...] = ("pull", self._subject.reference, "-o", output, "--force")
+        if form == "cache":
+            arguments = ("warm", self._subject.reference)
+        process = await start(*arguments, *(("--sync",) if sync else ()), cache=self._cache, under=under)
+        ending = asyncio.create_task(end(process))
+        await self._pass(choose, choose.uniform(0.3, 1.4) * self._seconds)
+        is_done = ending.done()
+        await asyncio.to_thread(self._disk.cut, what)
+        if not ending.done():
+            os.kill(process.pid, signal.SIGKILL)
+        ended = await ending
+        assert not is_done or ended.code == 0, ended.err
+        await self._registry.quiet()
+        await asyncio.to_thread(self._disk.unmount)
+        await asyncio.to_thread(self._disk.mount, choose.choice(("data=ordered", "data=writeback")))
+        self._check_seals()
+        after = self._state(output)
+        if sync:
+            self._check_synced(form, before, after, is_done)
+        how = f"{form}{', synced' if sync else ''}{', ended' if is_done else ''}"
+        self.report.counts[how if form == "cache" else f"{how}: {after}"] += 1
+
+    async def _pass(self, choose: random.Random, seconds: float) -> None:
+        """Lets time pass, in which the kernel may write back what there is."""
+        share = choose.random()
+        await asyncio.sleep(share * seconds)
+        if choose.random() < 0.5:
+            await asyncio.to_thread(self._disk.settle)
+        await asyncio.sleep((1 - share) * seconds)
+
+    def _check_seals(self) -> None:
+        for path in Path(self._cache).glob("v1/blobs/*/*.seal"):
+            seal, blob = Seal.from_bytes(path.read_bytes()), path.with_suffix("")
+            if seal is not None and seal.synced and blob.exists():
+                digest = fastpull.Digest(blob.parent.name, blob.name)
+                assert fastpull.Digest.of(blob.read_bytes()) == digest, f"a seal vouches for a wrong blob: {blob.name}"
+
+    def _check_synced(self, form: str, before: str, after: str, is_done: bool) -> None:
+        if not is_done:
+            assert form == "cache" or after in (before, "right"), f"the output was {before}, and is {after}"
+            return
+        assert form == "cache" or after == "right", f"the synced output is {after}"
+        assert self._subject.durable(Path(self._cache)) == self._subject.size, "synced blobs are gone"
+        found = fastpull.Cache(self._cache).verify(dry_run=True)
+        assert not found.corrupt, f"{len(found.corrupt)} synced blobs are wrong"
+
+    def _state(self, output: Path) -> str:
+        if not os.path.lexists(output):
+            return "absent"
+        if output.is_file() and output.read_bytes() == _OLD:
+            return "old"
+        try:
+            self._subject.check(output)
+        except AssertionError:
+            return "torn"
+        return "right"
+
+    async def _recover(self, choose: random.Random, folder: Path, output: Path) -> None:
+        """The next boot: nothing is believed that might be torn, and no help is needed."""
+        under = _booted(folder)
+        if choose.random() < 0.5:
+            ended = await run("warm", self._subject.reference, cache=self._cache, under=under)
+            assert ended.code == 0, ended.err
+            found = fastpull.Cache(self._cache).verify(dry_run=True)
+            assert not found.corrupt, f"{len(found.corrupt)} blobs of an earlier boot were believed, and are wrong"
+        ended = await run("pull", self._subject.reference, "-o", output, "--force", cache=self._cache, under=under)
+        assert ended.code == 0, ended.err
+        await self._subject.recover(output, Path(self._cache))
+
+    @property
+    def _cache(self) -> str:
+        return str(self._disk.place / "cache")
+
+
+def _booted(folder: Path) -> tuple[str, ...]:
+    """The command under which a process believes that the machine has just booted."""
+    boot_id = folder / f"boot-{uuid.uuid4()}"
+    boot_id.write_text(f"{uuid.uuid4()}\n")
+    return ("unshare", "--mount", "sh", "-c", _BOOT, str(boot_id))

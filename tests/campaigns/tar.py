@@ -1,0 +1,91 @@
+"""Archives by chance, read by both scanners, GNU tar and Python's tarfile: they agree, or the archive is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastpull.layers.entry import EntryType
+from tests.campaigns.campaign import Campaign, Missed
+from tests.support.archives import random_archive
+from tests.support.engines import NATIVE, REFERENCE, scan
+from tests.support.tarreaders import Member, Refused, by_gnu_tar, by_scanner, by_tarfile
+
+_ODDITIES = (0.0, 0.0, 0.03, 0.1)
+_MAX_SIZE = 1 << 24  # of a file with its holes, which readers write out
+
+
+class Tar(Campaign):
+    """Asserts that what is accepted is what other readers see, and that nothing well-formed is refused."""
+
+    name = "tar"
+    trials = 20_000
+
+    async def prepare(self, folder: Path) -> None:
+        pass
+
+    async def trial(self, choose: random.Random, folder: Path) -> None:
+        odd = choose.choice(_ODDITIES)
+        data, chunk = random_archive(choose, odd), choose.randrange(1, 4000)
+        self.report.counts[await asyncio.to_thread(verdict, data, chunk, is_sound=not odd)] += 1
+
+
+def verdict(data: bytes, chunk: int, *, is_sound: bool) -> str:
+    """Reads an archive with all readers.
+
+    Args:
+        data: the archive.
+        chunk: bytes that the native scanner gets at a time.
+        is_sound: whether every writer's rules were kept: then nobody refuses it.
+
+    Returns:
+        How it ended, for the report.
+
+    Raises:
+        AssertionError: readers differ, and there is no reason for it in `_reason`.
+        Missed: a file is too large to be compared.
+    """
+    native, reference = scan(NATIVE, data, chunk), scan(REFERENCE, data)
+    assert native.verdict == reference.verdict, f"engines differ: {native.fault!r}, {reference.fault!r}"
+    if native.fault:
+        assert not is_sound, f"a sound archive is refused: {native.fault!r} at {native.offset}"
+        return "refused"
+    if native.index.sizes and max(native.index.sizes) > _MAX_SIZE:
+        raise Missed
+    ours, endings = by_scanner(native), []
+    for name, read in (("GNU tar", by_gnu_tar), ("tarfile", by_tarfile)):
+        try:
+            theirs = read(data)
+        except Refused as error:
+            assert not is_sound, f"a sound archive is refused by {name}: {error}"
+            endings.append(f"{name} refuses")
+            continue
+        if theirs == ours:
+            endings.append(f"{name} agrees")
+        else:
+            reason = _reason(ours, theirs) if name == "tarfile" and endings == ["GNU tar agrees"] else None
+            assert reason, f"{name} reads {_text(theirs)}, and we {_text(ours)}"
+            endings.append(f"{name} {reason}")
+    assert any(ending.endswith("agrees") for ending in endings), f"nobody else reads {_text(ours)}"
+    return "accepted, " + ", ".join(endings)
+
+
+def _reason(ours: Sequence[Member], theirs: Sequence[Member]) -> str | None:
+    """Where tarfile alone reads something else, with a reason."""
+    if len(ours) != len(theirs):
+        return None
+    pairs = [(mine, other) for mine, other in zip(ours, theirs, strict=True) if mine != other]
+    if all(
+        {mine.type, other.type} == {EntryType.FILE, EntryType.DIRECTORY} and mine.path == other.path
+        for mine, other in pairs
+    ):
+        return "takes the type of a v7 entry from the first 100 bytes of a long name"
+    if all(other.path.endswith(b"/" + mine.path) and mine.type is other.type for mine, other in pairs):
+        return "takes a prefix from headers without the POSIX magic"
+    return None
+
+
+def _text(members: Sequence[Member]) -> str:
+    return "; ".join(map(str, members)) or "nothing"

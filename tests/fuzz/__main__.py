@@ -1,0 +1,80 @@
+"""``make fuzz``: fuzzes each target in a process of its own, and keeps what it finds."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import secrets
+import subprocess
+import sys
+
+from tests.fuzz import build
+
+_NAMES = ("archive", "reference", "manifest", "content-range")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("make fuzz", description="Coverage-guided fuzzing of what reads foreign bytes.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all without one")
+    parser.add_argument("--seconds", type=float, default=60, help="for each (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of the choices; by default a new one")
+    parser.add_argument("--keep", action="store_true", help="write the inputs that were found to tests/fuzz/corpus")
+    parser.add_argument("--input", metavar="FILE", help="run this input alone, such as one that was found")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if set(options.names) - set(_NAMES):
+        parser.error(f"targets are {', '.join(_NAMES)}")
+    if options.child:
+        return _child(options)
+    build.build()
+    seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
+    return max([_run(name, seed, options) for name in options.names or _NAMES])
+
+
+def _run(name: str, seed: int, options: argparse.Namespace) -> int:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "--child",
+        name,
+        "--seed",
+        str(seed),
+        "--seconds",
+        str(options.seconds),
+    ]
+    command += ["--keep"] * options.keep + (["--input", options.input] if options.input else [])
+    environment = build.environment() if name == "archive" else dict(os.environ)
+    current = build.FOLDER / f"{name}.input"
+    hangs = False
+    try:
+        failed = subprocess.run(command, env=environment, timeout=options.seconds + 120, check=False).returncode
+    except subprocess.TimeoutExpired:
+        failed = hangs = True
+    if failed and not options.input and current.exists():
+        data = current.read_bytes()
+        found = build.FOLDER / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
+        found.write_bytes(data)
+        end = "hangs" if hangs else "ended so"
+        print(f"{name}: 1 finding (seed {seed}), {end}: make fuzz ARGS='{name} --input {found}'", flush=True)
+    return 1 if failed else 0
+
+
+def _child(options: argparse.Namespace) -> int:
+    (name,) = options.names
+    if name == "archive":
+        build.load()
+    from tests.fuzz import loop, targets  # noqa: PLC0415  # only now, with the sanitizers' native stage
+
+    if options.input:
+        with open(options.input, "rb") as file:
+            targets.TARGETS[name].check(file.read())
+        print(f"{name}: nothing found")
+    else:
+        print(loop.fuzz(name, options.seed, options.seconds, options.keep), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The native stage under AddressSanitizer and UndefinedBehaviorSanitizer, with coverage told."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "build" / "fuzz"
+LIBRARY = FOLDER / "_native.so"
+_SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+def build() -> None:
+    """Builds what `load` loads, with gcc and the Cython of the environment."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    common = ("gcc", "-c", "-fPIC", "-O1", "-g", f"-I{sysconfig.get_path('include')}")
+    traced = (*_SANITIZE, "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc", "-Wno-unused-function")
+    for command in (
+        (sys.executable, "-m", "cython", str(ROOT / "native/_native.pyx"), "-o", "_native.c"),
+        (*common, *traced, "_native.c", "-o", "_native.o"),
+        (*common, str(Path(__file__).with_name("coverage.c")), "-o", "coverage.o"),
+        ("gcc", "-shared", *_SANITIZE, "_native.o", "coverage.o", "-o", LIBRARY.name),
+    ):
+        subprocess.run(command, cwd=FOLDER, check=True)
+
+
+def environment() -> dict[str, str]:
+    """What a Python that loads it needs: the sanitizer's allocator, for Python's own objects, too."""
+    runtime = subprocess.run(("gcc", "-print-file-name=libasan.so"), capture_output=True, text=True, check=True)
+    return {
+        **os.environ,
+        "LD_PRELOAD": runtime.stdout.strip(),
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0:hard_rss_limit_mb=3072:quarantine_size_mb=16",  # Python leaks by design
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+
+
+def load() -> None:
+    """Makes this process use it as `fastpull._native`; to be called before that is imported."""
+    spec = importlib.util.spec_from_file_location("fastpull._native", LIBRARY)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fastpull._native"] = module
+    spec.loader.exec_module(module)

@@ -1,0 +1,126 @@
+"""The loop: an input that goes where none went before is kept, and new ones are made of it."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from tests.fuzz import corpus
+from tests.fuzz.build import FOLDER, LIBRARY
+from tests.fuzz.mutations import mutated
+from tests.fuzz.targets import TARGETS, Target
+
+SLOW_SECONDS = 1.0
+"""Of processor time: an input of a few KiB that takes longer is a finding, too."""
+
+
+_COMPARED = 16  # of so many runs one is compared with the reference, besides those that go where none went
+
+
+class Coverage(Protocol):
+    """Tells whether a run goes where none went before."""
+
+    def run(self, check: Callable[[bytes], None], data: bytes) -> bool: ...
+
+
+class NativeCoverage:
+    """Steps between the blocks of the native stage, as gcc's instrumentation tells them."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(str(LIBRARY))
+        self._begin, self._end = library.coverage_begin, library.coverage_end
+
+    def run(self, check: Callable[[bytes], None], data: bytes) -> bool:
+        self._begin()
+        check(data)
+        return bool(self._end())
+
+
+class LineCoverage:
+    """Steps between the lines of some modules."""
+
+    def __init__(self, files: tuple[str, ...]) -> None:
+        self._files = files
+        self._seen: set[tuple[object, int, int]] = set()
+        self._found = False
+        self._last = 0
+
+    def run(self, check: Callable[[bytes], None], data: bytes) -> bool:
+        self._found, self._last = False, 0
+        sys.settrace(self._on_call)
+        try:
+            check(data)
+        finally:
+            sys.settrace(None)
+        return self._found
+
+    def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._on_line if frame.f_code.co_filename.endswith(self._files) else None
+
+    def _on_line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        step = frame.f_code, self._last, frame.f_lineno
+        self._last = frame.f_lineno
+        if step not in self._seen:
+            self._seen.add(step)
+            self._found = True
+        return self._on_line
+
+
+def _coverage(target: Target) -> Coverage:
+    return LineCoverage(target.traced) if target.traced else NativeCoverage()
+
+
+def current_input(target: Target) -> Path:
+    """Where the input at hand stands, for when the process does not live to tell."""
+    return FOLDER / f"{target.name}.input"
+
+
+def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
+    """Fuzzes a target for a while.
+
+    Returns:
+        What was done.
+
+    Raises:
+        Exception: what an input has brought about; it stands in `current_input`.
+    """
+    target, choose, place = TARGETS[name], random.Random(seed), current_input(TARGETS[name])
+    coverage = _coverage(target)
+    inputs, kept = corpus.read(name) or [b""], list[bytes]()
+    began, runs, slowest = time.monotonic(), 0, 0.0
+
+    def run(data: bytes) -> bool:
+        nonlocal runs, slowest
+        place.write_bytes(data)
+        start = time.process_time()
+        is_new = coverage.run(target.probe, data)
+        taken = time.process_time() - start
+        runs, slowest = runs + 1, max(slowest, taken)
+        assert taken < SLOW_SECONDS, f"took {taken:.1f} s"
+        if target.probe is not target.check and (is_new or runs % _COMPARED == 0):
+            target.check(data)
+        return is_new
+
+    kept = [data for data in sorted(inputs, key=len) if run(data)] or [b""]
+    known = len(kept)
+    while time.monotonic() - began < seconds:
+        data = mutated(name, kept, choose)
+        if run(data):
+            kept.append(data)
+    if keep:
+        coverage = _coverage(target) if target.traced else coverage
+        corpus.write(name, _needed(target, kept) if target.traced else sorted(kept, key=len))
+    place.unlink()
+    return f"{name}: 0 findings / {runs} runs (seed {seed}), {len(kept) - known} new inputs, slowest {slowest:.2f} s"
+
+
+def _needed(target: Target, inputs: list[bytes]) -> list[bytes]:
+    """The inputs, from the shortest, without those that go where shorter ones went."""
+    coverage = _coverage(target)
+    return [data for data in sorted(inputs, key=len) if coverage.run(target.check, data)]

@@ -1,0 +1,178 @@
+"""Real caches and storage services before a registry: Debian's docker-registry as a pull-through cache, nginx."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import fastpull
+from bench.registry import running
+from fastpull.config import Settings
+from fastpull.oci.digest import Digest
+from fastpull.progress import Warned
+from tests.support.layers import file, publish, stored
+from tests.support.registry import FaultyRegistry
+
+SIZE = 30 << 20
+CONTENT = os.urandom(SIZE)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(command: list[str | Path], address: str) -> Iterator[None]:
+    """Runs a server for as long as the context lasts, from when it listens."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(500):
+            assert process.poll() is None, f"{command[0]} ended"
+            host, _, port = address.partition(":")
+            try:
+                socket.create_connection((host, int(port)), 5).close()
+                break
+            except OSError:
+                time.sleep(0.02)
+        else:
+            raise AssertionError(f"{command[0]} does not answer")
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@asynccontextmanager
+async def pull_through_cache(folder: Path, upstream: str) -> AsyncIterator[str]:
+    """Debian's registry as a cache of another, which it asks when it starts; yields its address."""
+    cache = running(str(folder), upstream=f"http://{upstream}")
+    address = await asyncio.to_thread(cache.__enter__)
+    try:
+        yield address
+    finally:
+        await asyncio.to_thread(cache.__exit__, None, None, None)
+
+
+def conf(path: Path, mirror: str, registry: str) -> str:
+    path.write_text(
+        f'[[registry]]\nprefix = "example.test"\nlocation = "{registry}"\n[[registry.mirror]]\nlocation = "{mirror}"\n'
+    )
+    return str(path)
+
+
+async def pull(settings: Settings, out: Path) -> list[str]:
+    told: list[str] = []
+    async with fastpull.Client(
+        settings, on_event=lambda e: told.append(e.message) if isinstance(e, Warned) else None
+    ) as c:
+        await c.pull("example.test/team/image:v1", out, "linux/amd64")
+    assert (out / "f").read_bytes() == CONTENT
+    return told
+
+
+@pytest.mark.peer("docker-registry")
+@pytest.mark.case("mirrors", "a pull-through cache (distribution), cold, without ranges, and then warm, with them")
+async def test_a_pull_through_cache_is_a_mirror_like_any_other(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    """While it has a blob not yet itself, it answers every range with the whole blob."""
+    layer = stored([file("f", CONTENT)], bytes)
+    publish(registry, layer, name="team/image")
+    digest = str(Digest.of(layer.blob))
+    async with pull_through_cache(tmp_path, registry.address) as cache:
+        cold = replace(settings, registries_conf=conf(tmp_path / "registries.conf", cache, "127.0.0.1:9"))
+        assert await pull(cold, tmp_path / "cold") == []
+        whole = [one for one in registry.blob_requests() if one.path.endswith(digest) and one.method == "GET"]
+        assert len(whole) <= 2, "one that is passed on, one that the cache keeps, whatever the number of connections"
+        await asyncio.sleep(0.5)  # it keeps what it has passed on
+        asked = len(registry.blob_requests())
+        warm = replace(cold, cache=settings.cache + "-2")
+        assert await pull(warm, tmp_path / "warm") == []
+        assert len(registry.blob_requests()) == asked, "now the cache has it"
+
+
+@pytest.mark.peer("docker-registry")
+@pytest.mark.case("mirrors", "a pull-through cache whose upstream is gone")
+async def test_a_cache_that_cannot_reach_its_upstream_is_passed_over(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    publish(registry, stored([file("f", CONTENT)], bytes), name="team/image")
+    async with pull_through_cache(tmp_path, registry.address) as cache:
+        changed = replace(settings, registries_conf=conf(tmp_path / "registries.conf", cache, registry.address))
+        down = registry._handle
+        from_cache: list[str] = []
+
+        async def refuse(request: web.Request) -> web.StreamResponse:
+            if "fastpull" in request.headers.get("User-Agent", ""):
+                return await down(request)
+            from_cache.append(request.path)
+            return registry.refusal(503, "DOWN")
+
+        registry._handle = refuse  # type: ignore[method-assign]
+        told = await pull(changed, tmp_path / "out")
+    assert any(f"mirror {cache}/team/image failed" in message for message in told)
+    assert from_cache
+
+
+NGINX = """
+worker_processes 1;
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ }}
+http {{
+    access_log {folder}/access.log;
+    client_body_temp_path {folder}/tmp; proxy_temp_path {folder}/tmp; fastcgi_temp_path {folder}/tmp;
+    uwsgi_temp_path {folder}/tmp; scgi_temp_path {folder}/tmp;
+    server {{
+        listen {address};
+        location ~ ^/v2/.+/blobs/(?<digest>sha256:[0-9a-f]+)$ {{ return 307 http://{storage}/blobs/$digest?sig=x; }}
+        location / {{ proxy_pass http://{registry}; }}
+    }}
+    server {{
+        listen {storage};
+        root {folder};
+        location /blobs/ {{ if ($http_authorization) {{ return 400; }} }}
+    }}
+}}
+"""
+
+
+@pytest.mark.peer("nginx")
+@pytest.mark.case("http", "nginx as a blob store that the registry redirects to")
+async def test_blobs_come_in_ranges_from_where_nginx_redirects_to(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    publish(registry, stored([file("f", CONTENT)], bytes), name="team/image")
+    for name in ("tmp", "blobs"):
+        (tmp_path / name).mkdir()
+    for digest, content in registry.blobs.items():
+        (tmp_path / "blobs" / digest).write_bytes(content)
+    tmp_path.chmod(0o755)
+    address, storage = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    text = NGINX.format(folder=tmp_path, address=address, storage=storage, registry=registry.address)
+    if os.geteuid() == 0:
+        text = "user root;" + text
+    (tmp_path / "nginx.conf").write_text(text)
+    with serving(["nginx", "-c", tmp_path / "nginx.conf", "-e", tmp_path / "error.log"], storage):
+        async with fastpull.Client(settings) as client:
+            await client.pull(f"{address}/team/image:v1", tmp_path / "out", "linux/amd64")
+    assert (tmp_path / "out/f").read_bytes() == CONTENT
+    lines = (tmp_path / "access.log").read_text().splitlines()
+    ranges = [line for line in lines if "/blobs/" in line and '" 206 ' in line]
+    redirects = [line for line in lines if '" 307 ' in line]
+    assert len(ranges) > 2
+    assert len(redirects) == 2, "one for the config, one for the layer: its ranges go straight to the storage"

@@ -1,0 +1,74 @@
+"""The policy on the way of a pull: what it forbids is not asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import fastpull
+from fastpull.cli import main
+from fastpull.config import Settings
+from fastpull.errors import Forbidden
+from tests.support.layers import file, publish
+from tests.support.registry import FaultyRegistry
+
+
+def policy(tmp_path: Path, kind: str) -> str:
+    path = tmp_path / "policy.json"
+    path.write_text(json.dumps({"default": [{"type": kind}]}))
+    return str(path)
+
+
+@pytest.mark.case("signatures", "a rejected image is not asked for")
+@pytest.mark.parametrize("kind", ["reject", "signedBy", "sigstoreSigned"])
+async def test_what_the_policy_forbids_is_not_asked_for(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str
+) -> None:
+    reference = publish(registry, [file("a")])
+    strict = replace(settings, policy=policy(tmp_path, kind))
+    async with fastpull.Client(strict) as client:
+        with pytest.raises(Forbidden, match=reference):
+            await client.pull(reference, tmp_path / "out")
+        (report,) = await client.warm([reference])
+        assert isinstance(report.error, Forbidden)
+        with pytest.raises(Forbidden):
+            await client.pull("oci:layout", tmp_path / "out")
+    assert registry.asked == []
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.case("signatures", "what is rejected may be looked at, for its digest to be verified")
+async def test_what_the_policy_forbids_may_be_looked_at_but_not_used(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, [file("a")])
+    async with fastpull.Client(replace(settings, policy=policy(tmp_path, "signedBy"))) as client:
+        image = await client.resolve(reference)
+        with pytest.raises(Forbidden):
+            await client.pull(image, tmp_path / "out")
+
+
+async def test_an_image_in_the_cache_is_forbidden_too(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, [file("a")])
+    async with fastpull.Client(replace(settings, policy=policy(tmp_path, "insecureAcceptAnything"))) as client:
+        await client.pull(reference, tmp_path / "one")
+    async with fastpull.Client(replace(settings, policy=policy(tmp_path, "reject"))) as client:
+        with pytest.raises(Forbidden):
+            await client.pull(reference, tmp_path / "two")
+
+
+def test_the_command_line_names_file_and_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["pull", "example.test/app:v1", "--cache", str(tmp_path / "cache"), "-o", str(tmp_path / "out")]
+    assert main([*arguments, "--policy", policy(tmp_path, "reject")]) == 13
+    assert "policy.json, default: reject, forbids: example.test/app:v1" in capsys.readouterr().err
+    (tmp_path / "registries.conf").write_text('[[registry]]\nlocation = "example.test"\nblocked = true\n')
+    assert main([*arguments, "--registries-conf", str(tmp_path / "registries.conf")]) == 13
+    assert "'example.test', blocked = true, forbids: example.test/app:v1" in capsys.readouterr().err
+    (tmp_path / "registries.conf").write_text("[[registry]\n")
+    assert main([*arguments, "--registries-conf", str(tmp_path / "registries.conf")]) == 3
+    assert "line 1" in capsys.readouterr().err

@@ -1,0 +1,89 @@
+"""The table of docs/registries.md: which test shows that fastpull does right by which case.
+
+A test says so with ``@pytest.mark.case(AREA, TEXT)``, once for each case that it is for. ``make cases`` writes the
+table.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/registries.md"
+AREAS = {
+    "auth": "Authorization",
+    "credentials": "Credential sources",
+    "http": "HTTP",
+    "mirrors": "Mirrors",
+    "objects": "Objects",
+    "signatures": "Policy and signatures",
+}
+_BEGIN, _END = "<!-- cases: written by make cases -->\n", "<!-- end of cases -->\n"
+
+
+@dataclass(frozen=True, order=True)
+class Case:
+    """A marker of a test."""
+
+    area: str
+    text: str
+    path: str
+    test: str
+
+
+def find_cases(folder: Path = ROOT / "tests") -> list[Case]:
+    """All cases that tests below a folder are marked with.
+
+    Raises:
+        ValueError: a marker that is no pair of strings, or names an area that is not in the list.
+    """
+    found = []
+    for path in sorted(folder.rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = path.relative_to(folder.parent).as_posix()
+                found += [Case(area, text, name, node.name) for area, text in _marks(node)]
+    return sorted(found)
+
+
+def _marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, str]]:
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.case":
+            match decorator.args:
+                case [ast.Constant(value=str(area)), ast.Constant(value=str(text))] if area in AREAS:
+                    yield area, text
+                case _:
+                    raise ValueError(f"{function.name}: {ast.unparse(decorator)} is no case, areas are {[*AREAS]}")
+
+
+def table(cases: list[Case]) -> str:
+    """The cases as Markdown, an area after the other."""
+    lines: list[str] = []
+    for area, title in AREAS.items():
+        of_area = [case for case in cases if case.area == area]
+        if of_area:
+            lines += [f"### {title}", "", "| case | test |", "|---|---|"]
+            lines += [f"| {case.text} | [`{case.test}`](../{case.path}) |" for case in of_area]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def with_table(page: str, content: str) -> str:
+    """A page whose part between the two comments is this."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError("the page has no place for the table")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def main() -> None:
+    """Writes the table into its page."""
+    PAGE.write_text(with_table(PAGE.read_text(), table(find_cases())))
+
+
+if __name__ == "__main__":
+    main()

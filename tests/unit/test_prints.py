@@ -1,0 +1,51 @@
+"""Fingerprints: both engines number them as a list and a dict would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastpull import _native
+from fastpull.reference import prints
+
+ENGINES = [_native.Fingerprints, prints.Fingerprints]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(numbers=st.lists(st.integers(0, 400), max_size=600))
+def test_fingerprints_are_found_by_their_last_number(engine: Any, numbers: list[int]) -> None:
+    known = engine()
+    items: list[bytes] = []
+    last: dict[bytes, int] = {}
+    for number in numbers:
+        fingerprint = number.to_bytes(16, "big")
+        assert known.find(fingerprint) == last.get(fingerprint, -1)
+        last[fingerprint] = len(items)
+        assert known.add(fingerprint) == len(items)
+        items.append(fingerprint)
+    assert len(known) == len(items)
+    assert [known[number] for number in range(len(items))] == items
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_number_that_nobody_has_is_an_index_error(engine: Any) -> None:
+    known = engine()
+    with pytest.raises(IndexError):
+        known[0]
+
+
+def test_a_fingerprint_of_another_size_is_refused() -> None:
+    known = _native.Fingerprints()
+    with pytest.raises(ValueError, match="16 bytes"):
+        known.find(b"short")
+
+
+def test_many_that_differ_in_one_half_only_are_all_found() -> None:
+    known = _native.Fingerprints()
+    items = [number.to_bytes(8, "big") + bytes(8) for number in range(50_000)]
+    items += [bytes(8) + number.to_bytes(8, "big") for number in range(1, 50_000)]
+    assert [known.add(item) for item in items] == list(range(len(items)))
+    assert [known.find(item) for item in items] == list(range(len(items)))
