@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
     from fastpull.registry.keyring import Keyring, Place, Search
+    from fastpull.runtimes.base import Additions, Dialect, File, Folder, Frame
+    from fastpull.runtimes.choose import RUNTIMES
+    from fastpull.runtimes.edf import EnvironmentFile
+    from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
     from fastpull.secret import Secret
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
@@ -65,18 +69,26 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ACCESS": "fastpull.config",
-    "Access": "fastpull.config",
     "LIMITS": "fastpull.config",
     "SETTINGS": "fastpull.config",
+    "Access": "fastpull.config",
+    "Additions": "fastpull.runtimes.base",
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.findings",
     "Client": "fastpull.client",
     "Descriptor": "fastpull.oci.descriptor",
+    "Dialect": "fastpull.runtimes.base",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
     "Effective": "fastpull.config",
+    "EnrootSettings": "fastpull.runtimes.enroot_command",
+    "EnrootUri": "fastpull.runtimes.enroot_command",
+    "EnvironmentFile": "fastpull.runtimes.edf",
+    "File": "fastpull.runtimes.base",
     "FinishedImage": "fastpull.cache.images",
+    "Folder": "fastpull.runtimes.base",
+    "Frame": "fastpull.runtimes.base",
     "Holder": "fastpull.cache.pins",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
@@ -89,6 +101,7 @@ _HOMES = {
     "Place": "fastpull.registry.keyring",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
+    "RUNTIMES": "fastpull.runtimes.choose",
     "Recipe": "fastpull.sinks.squashfs.recipe",
     "Reference": "fastpull.oci.reference",
     "Removed": "fastpull.cache.findings",
@@ -119,17 +132,26 @@ _HOMES = {
 __all__ = [
     "ACCESS",
     "LIMITS",
+    "RUNTIMES",
     "SETTINGS",
     "Access",
+    "Additions",
     "Bottleneck",
     "Cache",
     "CachedImage",
     "Client",
     "Descriptor",
+    "Dialect",
     "Digest",
     "Directory",
     "Effective",
+    "EnrootSettings",
+    "EnrootUri",
+    "EnvironmentFile",
+    "File",
     "FinishedImage",
+    "Folder",
+    "Frame",
     "Holder",
     "Image",
     "ImageConfig",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from fastpull.cache.pins import Pins
 from fastpull.cache.slots import Slots
 from fastpull.cache.store import Store
 from fastpull.config import Settings
-from fastpull.errors import FastpullError, OutputError
+from fastpull.errors import FastpullError, InvalidSetting, OutputError
 from fastpull.finish import Finisher
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fastpull.oci.image import Image
     from fastpull.oci.reference import Reference
     from fastpull.registry.mirrors import PullSource
+    from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink
     from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sources.base import Source
@@ -164,6 +165,7 @@ class Client:
         output: str | os.PathLike[str] | Sink,
         platform: str | Platform | None = None,
         *,
+        runtimes: Iterable[str | Dialect] = (),
         trace: Trace | None = None,
     ) -> PullReport:
         """Makes an image's root filesystem.
@@ -172,27 +174,37 @@ class Client:
             image: what `resolve` returned, or what it takes.
             output: a sink, or a path as for `sink_for`.
             platform: as for `resolve`.
+            runtimes: that the output is for, by the names of `RUNTIMES`: what they want to find is put into it, or
+                beside it. Several are possible where their wishes do not collide.
             trace: gets a timeline of the work, also when it fails.
 
         Raises:
             Forbidden: the policy does not let the image in; nothing was asked for.
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
-        from fastpull.sinks.choose import sink_for  # noqa: PLC0415  # see `_workshop`
+        from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
+        from fastpull.sinks.choose import sink_for  # noqa: PLC0415
+        from fastpull.sinks.framed import framed  # noqa: PLC0415
         from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
 
-        sink = sink_for(output, settings=self.settings) if isinstance(output, str | os.PathLike) else output
-        meter = Meter(trace)
+        if isinstance(output, str | os.PathLike):
+            output = sink_for(output, settings=self.settings)
+        asked = (*(output.recipe.dialects if isinstance(output, Squashfs) else ()), *runtimes)
+        dialects = dialects_for(asked)
+        sink, meter = framed(output, dialects), Meter(trace)
+        # of dialects that are the caller's own nobody knows what they add, so that nothing can be kept of them
+        is_known = all(isinstance(runtime, str) for runtime in asked)
         self._check_policy(image if isinstance(image, str) else image.source)
         async with self._begun(sink, meter):
             if isinstance(image, str):
                 with meter.image.at(Stage.RESOLVE):
                     image = await self.resolve(image, platform)
-            if isinstance(sink, Squashfs):
-                report = await self._take(image, sink, meter)
+            if isinstance(sink, Squashfs) and is_known:
+                recipe = replace(sink.recipe, dialects=tuple(sorted(dialect.name for dialect in dialects)))
+                report = await self._take(image, sink, recipe, meter)
                 if report is not None:
                     return report
-            return await self._run(image, sink, meter)
+            return await self._run(image, sink, meter, dialects)
 
     async def finish(
         self,
@@ -210,7 +222,7 @@ class Client:
 
         Args:
             image: what `resolve` returned, or what it takes.
-            recipe: how the file is made; by default as the settings say.
+            recipe: how the file is made, and for which runtimes; by default as the settings say, and for none.
             platform: as for `resolve`.
             holder: who uses the file from now on; the cache keeps it until they release it.
             sync: have it on its disk before it appears; by default as the settings say.
@@ -247,31 +259,48 @@ class Client:
 
         async def build(path: str) -> dict[str, Any]:
             nonlocal report
-            from fastpull.sinks.squashfs.assembly import SquashfsReport  # noqa: PLC0415  # see `_workshop`
+            from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
+            from fastpull.sinks.framed import framed  # noqa: PLC0415
+            from fastpull.sinks.squashfs.assembly import SquashfsReport  # noqa: PLC0415
             from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
 
-            sink = Squashfs(path, force=True, recipe=recipe)
+            sink, dialects = Squashfs(path, force=True, recipe=recipe), dialects_for(recipe.dialects)
+            if framed(sink, dialects) is not sink:
+                raise InvalidSetting(", ".join(recipe.dialects), "this is more than one file, pull it")
             async with self._begun(sink, meter):
-                report = await self._run(image, sink, meter)
+                report = await self._run(image, sink, meter, dialects)
             assert isinstance(report.output, SquashfsReport)
-            return {**report.output.facts(), "entries": report.entries, "unpacked": report.unpacked}
+            return {
+                **report.output.facts(),
+                "entries": report.entries,
+                "unpacked": report.unpacked,
+                "warnings": list(report.warnings),
+            }
 
         sync = self.settings.sync if sync is None else sync
-        return await self._finisher.get(self._key(image, recipe), image.source, build, sync=sync), report
+        finished = await self._finisher.get(self._key(image, recipe), image.source, build, sync=sync)
+        if report is None:
+            self._warn_again(finished, image.source)
+        return finished, report
 
-    async def _take(self, image: Image, sink: Squashfs, meter: Meter) -> PullReport | None:
+    def _warn_again(self, finished: FinishedImage, source: str) -> None:
+        for warning in finished.facts.get("warnings", ()):
+            self._warn(source, warning)
+
+    async def _take(self, image: Image, sink: Squashfs, recipe: Recipe, meter: Meter) -> PullReport | None:
         """Pulls out of the cache's finished images; None where that is neither possible nor wanted."""
         from fastpull.engine import PullReport  # noqa: PLC0415  # see `_workshop`
 
         for _ in range(_TRIES):
             built: PullReport | None = None
             if self.settings.keep_images:
-                finished, built = await self._finish(image, sink.recipe, meter)
+                finished, built = await self._finish(image, recipe, meter)
             else:
-                found = await self._finisher.find(self._key(image, sink.recipe), image.source)
+                found = await self._finisher.find(self._key(image, recipe), image.source)
                 if found is None:
                     return None
                 finished = found
+                self._warn_again(finished, image.source)
             started = time.monotonic()
             output = await in_thread(self._files, sink.take, finished, abort=sink.cancel)
             seconds = time.monotonic() - started
@@ -281,19 +310,18 @@ class Client:
             elif built is not None:
                 return replace(built, output=output, commit_seconds=built.commit_seconds + seconds)
             else:
-                entries, unpacked = finished.facts.get("entries", 0), finished.facts.get("unpacked", 0)
-                layers = len(image.layers)
-                return PullReport(image, output, entries, unpacked, layers, 0, 0, seconds, {}, None, was_finished=True)
+                return PullReport.of_finished(image, output, seconds, finished.facts)
         return None
 
     def _key(self, image: Image, recipe: Recipe) -> ImageKey:
         is_trusted = self.settings.share_images or not self._store.files.is_shared
-        return ImageKey(image.digest, str(image.platform), recipe.facts(), None if is_trusted else os.geteuid())
+        maker = None if is_trusted else os.geteuid()
+        return ImageKey(image.digest, str(image.platform), recipe.facts(image.source), maker)
 
-    async def _run(self, image: Image, sink: Sink, meter: Meter) -> PullReport:
+    async def _run(self, image: Image, sink: Sink, meter: Meter, dialects: Sequence[Dialect]) -> PullReport:
         from fastpull.engine import Pull  # noqa: PLC0415  # see `_workshop`
 
-        return await Pull(image, self._source(image.source), sink, self._workshop, meter).run()
+        return await Pull(image, self._source(image.source), sink, self._workshop, meter, dialects).run()
 
     @contextlib.asynccontextmanager
     async def _begun(self, sink: Sink, meter: Meter) -> AsyncIterator[None]:
@@ -416,6 +444,7 @@ def pull(
     output: str | os.PathLike[str] | Sink,
     *,
     platform: str | None = None,
+    runtimes: Iterable[str | Dialect] = (),
     settings: Settings | None = None,
     on_event: OnEvent = ignore,
 ) -> PullReport:
@@ -423,6 +452,6 @@ def pull(
 
     async def run() -> PullReport:
         async with Client(settings, on_event=on_event) as client:
-            return await client.pull(source, output, platform)
+            return await client.pull(source, output, platform, runtimes=runtimes)
 
     return asyncio.run(run())

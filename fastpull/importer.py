@@ -6,7 +6,6 @@ Spec: pyxis importers/README.md; docs/slurm.md tells what a site sets up.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from fastpull.cache.images import FinishedImage
     from fastpull.sinks.squashfs.recipe import Recipe
 
-_DIGEST = re.compile(r"[a-z0-9]+:[0-9a-fA-F]{32,}")
 _JOB, _STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
 
 
@@ -50,6 +48,8 @@ class Importer:
     async def get(self, uri: str) -> FinishedImage:
         """Makes sure that the squashfs file of an image is there, and holds it for the step until `release`.
 
+        It has what ``enroot import`` would have put into it, see `fastpull.runtimes.enroot`.
+
         Of all that ask for an image at the same time, on whatever node, one makes it. It may be called again, for the
         same image or another one.
 
@@ -57,6 +57,7 @@ class Importer:
             uri: as enroot has it: ``docker://[USER@][REGISTRY#]IMAGE[:TAG|@DIGEST]``.
 
         Raises:
+            InvalidReference: it is no such URI.
             InvalidSetting: there is no step in the environment, or the cache has no absolute path.
             FastpullError: whatever else went wrong; nothing is held then.
         """
@@ -71,10 +72,12 @@ class Importer:
             )
             raise InvalidSetting(root, reason)
         from fastpull.client import Client  # noqa: PLC0415  # `release` does not need it
+        from fastpull.runtimes.enroot_command import EnrootUri  # noqa: PLC0415
 
+        source = str(EnrootUri.parse(uri).reference)  # without its user: a login is found by its registry
         async with Client(self._settings, on_event=self._on_event) as client:
             # other nodes cannot know of an image that is not synced whether it is whole, and would all read it
-            return await client.finish(_without_user(uri), self._recipe(), holder=holder, sync=True)
+            return await client.finish(source, self._recipe(), holder=holder, sync=True)
 
     def release(self) -> None:
         """Gives back what the step holds on this node. May be called twice, and where nothing is held.
@@ -93,11 +96,4 @@ class Importer:
     def _recipe(self) -> Recipe:
         from fastpull.sinks.squashfs.recipe import Recipe  # noqa: PLC0415  # `release` does not need it
 
-        return Recipe.of(self._settings.compression, self._settings.block_size)
-
-
-def _without_user(uri: str) -> str:
-    """A URI without the name that enroot would look for in its ``.credentials``: a login is found by its registry."""
-    scheme, separator, rest = uri.rpartition("://")
-    user, at, image = rest.partition("@")
-    return scheme + separator + image if user and at and not _DIGEST.fullmatch(image) else uri
+        return Recipe.of(self._settings.compression, self._settings.block_size, dialects=("enroot",))

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from typing import TYPE_CHECKING
 
 import fastpull
 from fastpull.errors import InvalidSetting
+from fastpull.progress import Warned
+
+if TYPE_CHECKING:
+    from fastpull.cli.console import Console
 
 SOURCE_HELP = (
     "REF or docker://REF (also enroot's REGISTRY#IMAGE), oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG|@DIGEST], "
@@ -64,6 +70,24 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("-q", "--quiet", action="store_true", help="only errors, and the result on stdout")
     how.add_argument("--json", action="store_true", help="one event a line on stdout, the result as the last")
     parser.add_argument("-v", "--verbose", action="store_true", help="tell of retries and of each layer, too")
+
+
+def read_environment(name: str, console: Console, *, verbose: bool) -> fastpull.EnvironmentFile:
+    """Reads an environment definition file, and tells what in it means nothing here.
+
+    Raises:
+        InvalidSetting: it cannot be read, or the file that it names as its image is not there.
+    """
+    found = fastpull.EnvironmentFile.load(name)
+    image = found.image_file
+    if image is not None and not os.path.isfile(image):
+        raise InvalidSetting(image, f"there is no such image, which {found.path} names")
+    if found.unknown:
+        console.on_event(Warned(found.path, f"unknown to the container engine: {', '.join(found.unknown)}"))
+    known = sorted(found.others.keys() - set(found.unknown))
+    if known and verbose:
+        console.on_event(Warned(found.path, f"left to the container engine: {', '.join(known)}"))
+    return found
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, object]:

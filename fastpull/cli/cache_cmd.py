@@ -76,6 +76,7 @@ def _ls(options: argparse.Namespace) -> int:
                 image.platform,
                 image.manifest.short,
                 str(image.recipe.get("compression", "")),
+                ", ".join(map(str, image.recipe.get("dialects", ()))) or "all",
                 size_of(image.size),
                 ", ".join(str(pin.holder) for pin in image.pins) or "nobody",
                 age_of(image.last_used),
@@ -83,7 +84,7 @@ def _ls(options: argparse.Namespace) -> int:
             )
             for image in finished
         ]
-        head = ("SOURCE", "PLATFORM", "DIGEST", "COMPRESSION", "SIZE", "USED BY", "LAST USED", "PATH")
+        head = ("SOURCE", "PLATFORM", "DIGEST", "COMPRESSION", "FOR", "SIZE", "USED BY", "LAST USED", "PATH")
         _show(options, finished, head, files)
         return 0
     images = cache.images()

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import fastpull
-from fastpull.cli import cache_cmd, config_cmd, demo_cmd, importer_cmd, inspect_cmd, pull_cmd, warm_cmd
+from fastpull.cli import (
+    cache_cmd,
+    config_cmd,
+    demo_cmd,
+    enroot_cmd,
+    importer_cmd,
+    inspect_cmd,
+    pull_cmd,
+    warm_cmd,
+)
 from fastpull.cli.running import INTERRUPTED, Interrupted
 from fastpull.cli.words import error_summary
 from fastpull.errors import FastpullError, InvalidInput
@@ -52,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fastpull {fastpull.__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in (pull_cmd, warm_cmd, inspect_cmd, cache_cmd, importer_cmd, config_cmd, demo_cmd):
+    for module in (pull_cmd, warm_cmd, inspect_cmd, cache_cmd, enroot_cmd, importer_cmd, config_cmd, demo_cmd):
         module.add_verb(verbs)
     return parser
 

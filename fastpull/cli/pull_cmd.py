@@ -16,6 +16,7 @@ from fastpull.cli.arguments import (
     add_limit_arguments,
     add_output_arguments,
     add_settings,
+    read_environment,
     settings_of,
 )
 from fastpull.cli.console import Console, console_for
@@ -36,7 +37,10 @@ examples:
   fastpull pull debian:12 --pull missing                      from the cache if it is there, also offline
   fastpull pull debian:12 -o image.tar
   fastpull pull debian:12 -o - | podman import - debian:12
+  fastpull pull --edf pytorch -o pytorch.sqsh                 what ~/.edf/pytorch.toml names
   digest=$(fastpull pull -q debian:12 -o rootfs/)
+  fastpull pull debian:12 -o bundle/ --for bundle             then: runc run -b bundle/ name
+  fastpull pull debian:12 --for enroot --for charliecloud
   fastpull pull debian:12 -o image.sqsh --keep-images         the next one takes it out of the cache
   fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
@@ -54,7 +58,11 @@ def add_verb(verbs: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("source", metavar="SOURCE", nargs="?", help=SOURCE_HELP)
+    what.add_argument(
+        "--edf", metavar="FILE", help="take the source from an environment definition file, or a name in EDF_PATH"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -63,6 +71,15 @@ def add_verb(verbs: Any) -> None:
         "stdout; by default NAME+TAG.sqsh in the current directory",
     )
     parser.add_argument("--format", choices=("dir", "squashfs", "tar"), help="of the output, whatever its name")
+    parser.add_argument(
+        "--for",
+        dest="runtimes",
+        metavar="RUNTIME",
+        action="append",
+        choices=fastpull.RUNTIMES,
+        default=[],
+        help=f"put in, or beside it, what a runtime wants: {', '.join(fastpull.RUNTIMES)}; may be given several times",
+    )
     parser.add_argument("--force", action="store_true", help="replace what is there; a file only by a file")
     parser.add_argument(
         "--owner",
@@ -97,9 +114,13 @@ def add_verb(verbs: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
+    options.source = _source(options)
     output = options.output
     if output is None and options.format not in (None, "squashfs"):
         raise InvalidSetting(f"--format {options.format}", "name the output with -o")
+    for runtime, form in (("bundle", "NAME/"), ("shifter", "ID.squashfs")):
+        if output is None and runtime in options.runtimes:
+            raise InvalidSetting(f"--for {runtime}", f"name the output with -o {form}")
     if output is None:
         output = _default_output(options.source)
     to_stdout = output == "-"
@@ -140,6 +161,20 @@ def _write_digest(path: str, digest: fastpull.Digest) -> None:
         raise from_os_error(OutputError, error, path) from error
 
 
+def _source(options: argparse.Namespace) -> str:
+    """The source that the command line or an environment definition file names."""
+    if options.edf is None:
+        source: str = options.source
+        return source
+    with console_for(options, sys.stderr) as console:
+        found = read_environment(options.edf, console, verbose=options.verbose)
+    if found.image_file is not None:
+        raise InvalidSetting(found.image_file, f"{found.path} names an image that is there already, nothing to pull")
+    if not found.image:
+        raise InvalidSetting(found.path, "this environment has no image")
+    return found.image
+
+
 async def _pull(
     options: argparse.Namespace,
     settings: fastpull.Settings,
@@ -148,7 +183,7 @@ async def _pull(
     trace: fastpull.Trace | None,
 ) -> fastpull.PullReport:
     async with fastpull.Client(settings, on_event=console.on_event) as client:
-        return await client.pull(options.source, sink, options.platform, trace=trace)
+        return await client.pull(options.source, sink, options.platform, runtimes=options.runtimes, trace=trace)
 
 
 def _trace_file(path: str | None, output: str) -> contextlib.AbstractContextManager[fastpull.Trace | None]:

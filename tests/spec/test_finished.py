@@ -22,11 +22,17 @@ from fastpull.cache.images import Images
 from fastpull.cache.pins import Pins
 from fastpull.client import Client
 from fastpull.config import Settings
-from fastpull.errors import FastpullError, OutputExists
+from fastpull.errors import FastpullError, InvalidSetting, OutputExists
+from fastpull.layers.archive import archive
+from fastpull.layers.merge import merge
 from fastpull.oci.digest import Digest
 from fastpull.progress import Event, LayerDone, WaitingForImage, Warned
+from fastpull.runtimes.choose import dialects_for
+from fastpull.runtimes.compose import compose
+from fastpull.runtimes.enroot import Enroot
 from fastpull.sinks.squashfs.compressors import Compressor
 from fastpull.sinks.squashfs.recipe import WRITER_VERSION
+from tests.runtimes.configs import image_of
 from tests.support.layers import device, file, folder, hardlink, publish, symlink, whiteout
 from tests.support.peers import on_xfs
 from tests.support.processes import run
@@ -441,6 +447,103 @@ async def test_who_changes_the_bytes_raises_the_writer_s_version(
     async with Client(settings) as client:
         await client.pull(publish(registry, *layers), fastpull.Squashfs(output, recipe=recipe))
     assert WRITTEN.get(WRITER_VERSION) == Digest.of(output.read_bytes()).encoded, "other bytes: raise WRITER_VERSION"
+
+
+ADDED = {1: "807985e627e86c78ba6abc1afd3265f30568a127657181aa7ee77a6ae53ddb06"}
+"""By version of the writer, the digest of what dialects add to an image that is empty but for its config."""
+
+
+def test_who_changes_what_dialects_add_raises_the_writer_s_version() -> None:
+    image = image_of(Entrypoint=["/bin/app"], Env=["A=b"], WorkingDir="/srv", Volumes={"/data": {}}, Labels={"a": "b"})
+    added = Digest.of(b"").hasher()
+    for dialect in dialects_for(["charliecloud", "enroot", "plain"]):
+        added.update(archive(compose(merge([]), [(dialect, dialect.additions(image, {}))], 5, "image")))
+    assert ADDED.get(WRITER_VERSION) == added.hexdigest(), "other bytes: raise WRITER_VERSION"
+
+
+# --- for runtimes
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "taken if it is there"])
+async def test_what_is_for_a_runtime_is_not_taken_for_what_is_for_none(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, keep: bool
+) -> None:
+    reference = publish(registry, *LAYERS, config={"Env": ["A=b"]})
+    kinds: list[tuple[str, ...]] = [(), ("enroot",), ("charliecloud",), ("charliecloud", "enroot"), ("plain",)]
+    async with Client(replace(settings, cache=str(tmp_path / "other"))) as client:
+        for number, runtimes in enumerate(kinds):
+            await client.pull(reference, tmp_path / f"{number}.sqsh", runtimes=runtimes)
+    async with Client(replace(settings, keep_images=True)) as client:
+        for number, runtimes in enumerate(kinds):
+            await client.pull(reference, tmp_path / f"{number}-kept.sqsh", runtimes=runtimes)
+    async with Client(replace(settings, keep_images=keep)) as client:
+        for number, runtimes in enumerate(kinds):
+            report = await client.pull(reference, tmp_path / f"{number}-again.sqsh", runtimes=runtimes[::-1])
+            assert report.was_finished
+            found = {(tmp_path / f"{number}{name}.sqsh").read_bytes() for name in ("", "-kept", "-again")}
+            assert len(found) == 1
+    assert len({(tmp_path / f"{number}.sqsh").read_bytes() for number in range(4)}) == 4
+
+
+async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
+    registry: FaultyRegistry, keeping: Settings, tmp_path: Path
+) -> None:
+    """The file ``/etc/rc`` tells where the image came from."""
+    reference = publish(registry, *LAYERS)
+    recipe = fastpull.Recipe.of(dialects=("enroot",))
+    async with Client(keeping) as client:
+        image = await client.resolve(reference)
+        by_tag, again, by_digest = [
+            await client.finish(name, recipe)
+            for name in (reference, reference, f"{reference.rpartition(':')[0]}@{image.digest}")
+        ]
+    assert by_tag.path == again.path != by_digest.path
+
+
+async def test_of_a_dialect_of_the_caller_s_own_nothing_is_kept(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    async with Client(keeping) as client:
+        report = await client.pull(reference, tmp_path / "image.sqsh", runtimes=[Enroot()])
+    assert not report.was_finished
+    assert list(images.all()) == []
+
+
+async def test_what_a_runtime_will_not_do_is_told_each_time(
+    registry: FaultyRegistry, keeping: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS, config={"Env": ["A=b\nc"]})
+    for number in range(2):
+        events: list[Event] = []
+        async with Client(keeping, on_event=events.append) as client:
+            report = await client.pull(reference, tmp_path / f"{number}.sqsh", runtimes=["enroot"])
+        assert report.was_finished == bool(number)
+        assert len(report.warnings) == 1
+        assert [event.message for event in events if isinstance(event, Warned)] == list(report.warnings)
+
+
+async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    async with Client(settings) as client:
+        await client.pull(reference, tmp_path / "1.sqsh", runtimes=["enroot"])
+        sink = fastpull.Squashfs(tmp_path / "2.sqsh", recipe=fastpull.Recipe.of(dialects=("enroot",)))
+        await client.pull(reference, sink)
+    assert (tmp_path / "1.sqsh").read_bytes() == (tmp_path / "2.sqsh").read_bytes()
+
+
+@pytest.mark.parametrize("runtime", ["bundle", "shifter", "none"])
+async def test_what_is_no_single_file_cannot_be_finished(
+    registry: FaultyRegistry, settings: Settings, images: Images, runtime: str
+) -> None:
+    reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("7", "0")
+    async with Client(settings) as client:
+        with pytest.raises(InvalidSetting, match=runtime):
+            await client.finish(reference, fastpull.Recipe.of(dialects=(runtime,)), holder=holder)
+    assert list(images.all()) == []
+    assert Pins(Files(settings.cache)).held() == {}
 
 
 # --- care

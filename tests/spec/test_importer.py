@@ -19,6 +19,7 @@ from fastpull.client import Client
 from fastpull.config import Settings
 from fastpull.sinks.squashfs.sink import Squashfs
 from tests.support.layers import file, publish
+from tests.support.peers import unsquash
 from tests.support.processes import run
 from tests.support.pyxis import call, start, step
 from tests.support.registry import FaultyRegistry, slow
@@ -43,7 +44,7 @@ async def fresh(reference: str, tmp_path: Path) -> bytes:
     """What a pull makes that has no cache to look into."""
     output = tmp_path / "fresh.sqsh"
     async with Client(Settings(cache=str(tmp_path / "other"), workers=1)) as client:
-        await client.pull(reference, Squashfs(output, force=True))
+        await client.pull(reference, Squashfs(output, force=True), runtimes=["enroot"])
     return output.read_bytes()
 
 
@@ -66,6 +67,26 @@ async def test_get_prints_a_path_and_nothing_else_and_release_gives_it_back(
         assert (released.code, released.out, released.err) == (0, "", "")
         assert pins(settings) == []
     assert images(settings) == [path], "the next job needs it, too"
+
+
+@pytest.mark.root
+@pytest.mark.peer("unsquashfs")
+async def test_the_file_has_what_enroot_starts(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    config = {"Entrypoint": ["/bin/app"], "Env": ["A=b"], "WorkingDir": "/srv"}
+    reference = publish(
+        registry, [file("bin/app", uid=7, mode=0o755), file("dev/x"), file("etc/rc", b"no")], config=config
+    )
+    got = await call("get", f"docker://{reference}", environment=step(settings.cache))
+    assert got.code == 0, got.err
+    tree = unsquash(Path(got.out.strip()), tmp_path / "tree")
+    rc = (tree / "etc/rc").read_text()
+    assert f"# enroot-provenance: docker://{reference.replace('/', '#', 1)}\n" in rc
+    assert "exec '/bin/app' \"$@\"" in rc
+    assert (tree / "etc/environment").read_text() == "A=b\n"
+    assert (tree / "etc/rc.local").is_file()
+    assert (tree / "srv").is_dir()
+    assert os.listdir(tree / "dev") == []
+    assert (tree / "bin/app").stat().st_uid == 0
 
 
 async def test_of_many_at_once_one_builds_and_all_get_it(

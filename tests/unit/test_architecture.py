@@ -32,9 +32,11 @@ ROOMS = [
     "cache",
     "layers",
     "sources",
+    "runtimes",
     "sinks",
     "tracefile",
     "unpack",
+    "dressing",
     "engine",
     "finish",
     "client",
@@ -97,6 +99,12 @@ def test_rooms_import_only_from_rooms_above_them(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "cli").glob("*.py")), ids=lambda path: path.name)
 def test_the_command_line_uses_public_names_only(path: Path) -> None:
     assert {name for name in imports(path) if not name.startswith("fastpull.cli")} <= PUBLIC
+
+
+def test_dialects_know_neither_the_network_nor_the_cache_nor_sinks() -> None:
+    for path in (ROOT / "runtimes").glob("*.py"):
+        rooms = {room_of(name) for name in imports(path)}
+        assert rooms <= {"errors", "oci", "layers", "runtimes"}, path
 
 
 def test_the_oci_nouns_do_no_io() -> None:

@@ -30,7 +30,7 @@ class Recipe:
         fragments: whether small files and tails of files share blocks.
         mtime: of all inodes, in seconds since the epoch; None for their own.
         time: of the file system, likewise; None for the image's ``created``.
-        dialects: whose files are added to the image's own, in order.
+        dialects: names of those of `fastpull.runtimes` whose files are added to the image's own, in order.
     """
 
     compressor: Compressor
@@ -49,6 +49,7 @@ class Recipe:
         fragments: bool = True,
         mtime: int | None = None,
         time: int | None = None,
+        dialects: tuple[str, ...] = (),
     ) -> Self:
         """Makes a recipe of options, see `fastpull.sinks.squashfs.sink.Squashfs`.
 
@@ -64,10 +65,14 @@ class Recipe:
         for seconds in (mtime, time):
             if seconds is not None and not 0 <= seconds <= MAX_U32:
                 raise InvalidSetting(str(seconds), _TIMES)
-        return cls(parse_compression(compression), block_size, fragments, mtime, time)
+        return cls(parse_compression(compression), block_size, fragments, mtime, time, dialects)
 
-    def facts(self) -> dict[str, Any]:
-        """The recipe as JSON has it, with the versions of writer and codecs, which decide on the bytes as well."""
+    def facts(self, source: str) -> dict[str, Any]:
+        """The recipe as JSON has it, with the versions of writer and codecs, which decide on the bytes as well.
+
+        Args:
+            source: of the image; what dialects add may name it.
+        """
         return {
             "compression": str(self.compressor),
             "block_size": self.block_size,
@@ -75,6 +80,7 @@ class Recipe:
             "mtime": self.mtime,
             "time": self.time,
             "dialects": list(self.dialects),
+            "source": source if self.dialects else None,
             "writer": WRITER_VERSION,
             "codecs": self.compressor.versions(),
         }

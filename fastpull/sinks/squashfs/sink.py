@@ -78,6 +78,7 @@ class Squashfs:
         if recipe is None:
             recipe = Recipe.of(compression, block_size, fragments=fragments, mtime=mtime, time=time)
         self.path = os.fspath(path)
+        self.force = force
         self.recipe = recipe
         self._format = BlockFormat(recipe.compressor, recipe.block_size, recipe.fragments)
         self._hard_link = hard_link
