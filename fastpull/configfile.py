@@ -40,11 +40,11 @@ def read_config_file(path: str, known: Collection[str]) -> dict[str, Found]:
 
     Spec: TOML 1.0.
     """
+    if not os.path.exists(path):  # nor is one in a home that one may not enter, as with `sudo -u`, one's own
+        return {}
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_SIZE + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
     except OSError as error:
         if not os.path.isdir(
             os.path.dirname(path)

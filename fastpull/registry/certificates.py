@@ -34,10 +34,10 @@ class Certificates:
         Raises:
             InvalidSetting: it cannot be read, or a certificate or key stands alone.
         """
+        if not os.path.isdir(path):  # nor is it in a home that one may not enter
+            return None
         try:
             names = sorted(os.listdir(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except OSError as error:
             raise InvalidSetting(path, f"cannot read the certificates ({error.strerror})") from None
         clients = []
