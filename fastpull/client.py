@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from fastpull.cache.images import ImageKey, Images
@@ -22,12 +22,10 @@ from fastpull.errors import FastpullError, InvalidSetting, OutputError
 from fastpull.finish import Finisher
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
-from fastpull.oci.reference import is_loopback
 from fastpull.policy import load_policy
-from fastpull.progress import OnEvent, Resolved, Retrying, Warned, ignore
-from fastpull.registry.client import RegistryClient
-from fastpull.registry.endpoints import Endpoint, Endpoints
+from fastpull.progress import OnEvent, Resolved, Warned, ignore
 from fastpull.registry.keyring import Keyring
+from fastpull.registry.registries import Registries
 from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
     from fastpull.engine import PullReport, Workshop
     from fastpull.layers.windows import Windows
     from fastpull.oci.image import Image
-    from fastpull.oci.reference import Reference
-    from fastpull.registry.mirrors import PullSource
     from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink
     from fastpull.sinks.squashfs.sink import Squashfs
@@ -99,10 +95,7 @@ class Client:
     ) -> None:
         self.settings = settings or Settings.load(cache=None if cache is None else os.fspath(cache))
         self._on_event = on_event
-        self._registries: dict[tuple[str, bool, bool], RegistryClient] = {}
-        self._endpoints: dict[tuple[str, bool, bool], Endpoint] = {}
         self._keyring = Keyring(self.settings.access, on_warning=self._warn)
-        self._place: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self._exit = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -122,11 +115,12 @@ class Client:
             if local_locks:
                 message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
                 self._warn(settings.cache, message)
-            self._registries_conf = await in_thread(files, load_registries_conf, settings.registries_conf)
+            conf = await in_thread(files, load_registries_conf, settings.registries_conf)
             self._policy = await in_thread(files, load_policy, settings.policy)
-            self._transport = await stack.enter_async_context(Transport(settings.access))
-            if settings.site_connections is not None:
-                self._place = Slots(store.slot, settings.site_connections).hold
+            transport = await stack.enter_async_context(Transport(settings.access))
+            site = settings.site_connections
+            place = contextlib.nullcontext if site is None else Slots(store.slot, site).hold
+            self._registries = Registries(settings, transport, self._keyring, conf, place, self._on_event)
             self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
             self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
@@ -383,44 +377,8 @@ class Client:
         return self._opener.open(text)
 
     def _registry_source(self, text: str) -> Source:
-        reference = self._registries_conf.qualified(text)
-        endpoints = tuple(self._endpoint(place) for place in self._registries_conf.pull_sources(reference))
-        return RegistrySource(Endpoints(endpoints, partial(self._warn, str(reference))), reference, self._means)
-
-    def _endpoint(self, place: PullSource) -> Endpoint:
-        reference = place.reference
-        key = (reference.name, place.is_mirror, place.is_insecure)
-        known = self._endpoints.get(key)
-        if known is None:
-            client = self._registry(reference, is_mirror=place.is_mirror, is_insecure=place.is_insecure)
-            known = self._endpoints[key] = Endpoint(client, reference.repository, place.is_mirror)
-        return known
-
-    def _registry(self, reference: Reference, *, is_mirror: bool = False, is_insecure: bool = False) -> RegistryClient:
-        key = (reference.registry, is_mirror, is_insecure)
-        known = self._registries.get(key)
-        if known is None:
-            name, host = reference.registry, reference.host
-            if not is_mirror:
-                self._keyring.name_registry(name)
-                self._transport.name_host(host, is_insecure=self.settings.insecure)
-            if is_insecure:
-                self._transport.allow_insecure(host)
-            may_be_plain = self._transport.is_insecure(host) or is_loopback(host)
-            known = self._registries[key] = RegistryClient(
-                self._transport,
-                name,
-                host,
-                schemes=("https", "http") if may_be_plain else ("https",),
-                keyring=self._keyring,
-                max_connections=self.settings.connections,
-                on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
-                on_warning=partial(self._warn, name),
-                place=self._place,
-            )
-            if is_mirror:
-                known.backoff = replace(known.backoff, attempts=1)  # there are others to ask
-        return known
+        reference = self._registries.qualified(text)
+        return RegistrySource(self._registries.endpoints(reference), reference, self._means)
 
     def _warn(self, subject: str, message: str) -> None:
         self._on_event(Warned(subject, message))

@@ -65,7 +65,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guarded: str, authorit
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
     (home / "run").mkdir(mode=0o700)
-    monkeypatch.setattr("fastpull.client.is_loopback", lambda _: False)
+    monkeypatch.setattr("fastpull.registry.registries.is_loopback", lambda _: False)
     return home
 
 

@@ -371,7 +371,7 @@ async def test_plain_http_is_for_the_place_that_is_meant(
     changes: dict[str, Any],
     expected: list[tuple[str, ...]],
 ) -> None:
-    monkeypatch.setattr("fastpull.client.is_loopback", lambda _: False)
+    monkeypatch.setattr("fastpull.registry.registries.is_loopback", lambda _: False)
     (tmp_path / "registries.conf").write_text(
         f'[[registry]]\nlocation = "a.test"\n[[registry.mirror]]\nlocation = "b.test"\ninsecure = {mirror_says}'
     )

@@ -641,7 +641,7 @@ def test_a_token_server_is_as_secure_as_its_registry() -> None:
 async def test_plain_http_is_for_loopback_and_for_who_asks(settings: Settings) -> None:
     async with fastpull.Client(settings) as client:
         schemes = {
-            name: client._registry(fastpull.Reference.parse(name))._schemes
+            name: client._registries.client(fastpull.Reference.parse(name))._schemes
             for name in (
                 "localhost:5000/a",
                 "127.0.0.1:5000/a",
@@ -653,7 +653,7 @@ async def test_plain_http_is_for_loopback_and_for_who_asks(settings: Settings) -
     assert [len(one) for one in schemes.values()] == [2, 2, 2, 1, 1]
     assert all(one[0] == "https" for one in schemes.values())
     async with fastpull.Client(replace(settings, insecure=True)) as client:
-        assert client._registry(fastpull.Reference.parse("registry.example/a"))._schemes == ("https", "http")
+        assert client._registries.client(fastpull.Reference.parse("registry.example/a"))._schemes == ("https", "http")
 
 
 @pytest.mark.case("http", "proxies of the environment")
@@ -664,7 +664,7 @@ async def test_a_proxy_of_the_environment_is_used(
     monkeypatch.setenv("http_proxy", f"http://{registry.address}")
     reference = big(registry).replace(registry.address, "registry.test:80")
     async with fastpull.Client(replace(settings, insecure=True)) as client:
-        client._registry(fastpull.Reference.parse(reference))._base = URL("http://registry.test:80")
+        client._registries.client(fastpull.Reference.parse(reference))._base = URL("http://registry.test:80")
         await client.pull(reference, tmp_path / "out")
     assert (tmp_path / "out/f").read_bytes() == CONTENT
 

@@ -280,7 +280,9 @@ def reach_of_mapped(text: str, known: dict[str, Reach]) -> Reach:
 
 
 def no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastpull.client.is_loopback", lambda _: True)  # names of the test may speak plain http
+    monkeypatch.setattr(
+        "fastpull.registry.registries.is_loopback", lambda _: True
+    )  # names of the test may speak plain http
 
 
 FORBIDDEN = {

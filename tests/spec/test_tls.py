@@ -60,7 +60,7 @@ async def secure_registry(authority: Authority) -> AsyncIterator[FaultyRegistry]
 @pytest.fixture(autouse=True)
 def _not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the registry be treated as any other host."""
-    monkeypatch.setattr("fastpull.client.is_loopback", lambda _: False)
+    monkeypatch.setattr("fastpull.registry.registries.is_loopback", lambda _: False)
 
 
 @pytest.fixture
