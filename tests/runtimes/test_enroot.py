@@ -22,6 +22,7 @@ from tests.support.layers import file, folder, publish, symlink
 from tests.support.peers import unsquash
 from tests.support.processes import run
 from tests.support.registry import FaultyRegistry
+from tests.support.squashfs import superblock
 
 RC_LOCAL = """\
 # This file is sourced by /etc/rc when the container starts.
@@ -360,6 +361,27 @@ async def test_import_and_digest_as_enroot_s_own_command(registry: FaultyRegistr
     assert os.listdir(elsewhere) == ["fastpull"]
     wrong = await run("enroot", "import", "--arch", "riscv64", uri, cache=cache, under=under)
     assert (wrong.code, "[ERROR]" in wrong.err) == (3, True)
+
+
+async def test_what_fastpull_is_told_itself_counts_more_than_enroot_s_settings(
+    registry: FaultyRegistry, tmp_path: Path
+) -> None:
+    uri = "docker://" + publish(registry, [file("a", b"1")]).replace("/", "#", 1)
+    (tmp_path / "fastpull").mkdir()
+    (tmp_path / "fastpull/config.toml").write_text('block_size = "64K"\n')
+    enroot = [f"ENROOT_SYSCONF_PATH={tmp_path}", "ENROOT_SQUASH_OPTIONS=-comp gzip -b 256K"]
+    for number, (more, found) in enumerate(
+        [
+            ([], (1, 256 << 10)),
+            ([f"XDG_CONFIG_HOME={tmp_path}"], (1, 64 << 10)),
+            (["FASTPULL_COMPRESSION=xz"], (4, 256 << 10)),
+        ]
+    ):
+        output, under = tmp_path / f"{number}.sqsh", ["env", *enroot, *more]
+        ended = await run("enroot", "import", "-o", output, uri, cache=str(tmp_path / "cache"), under=under)
+        assert ended.code == 0, ended.err
+        made = superblock(output.read_bytes())
+        assert (made["compressor"], made["block_size"]) == found
 
 
 @pytest.mark.root
