@@ -31,6 +31,7 @@ lint: $(VENV)/ready-dev  ## check style and types
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
+	$(RUN)/mypy examples
 	PATH="$(CURDIR)/$(RUN):$$PATH" $(RUN)/cython-lint native
 
 format: $(VENV)/ready-dev  ## bring the code into the style

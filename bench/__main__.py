@@ -13,6 +13,7 @@ On disk what the runs made stays until all rounds are over: about 6 GB a round o
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import sys
 from datetime import UTC, datetime
 from typing import NoReturn
 
+import fastpull
 from bench.contests import CONTESTS, choose
 from bench.errors import BenchError
 from bench.folders import make_folder, temporary_folder
@@ -90,6 +92,7 @@ def _run(options: argparse.Namespace) -> list[str]:
     image = layout.facts()
     is_zstd = any(layer["mediaType"].endswith("+zstd") for layer in image["layers"])
     contests = [contest.among(is_zstd=is_zstd) for contest in chosen]
+    compileall.compile_dir(os.path.dirname(fastpull.__file__), quiet=2)  # as pip does for whoever installs it
     require({program for contest in contests for peer in contest.peers for program in peer.programs})
     ways = {contest.source for contest in contests}
     with temporary_folder(disk, "registry-") as folder, offered(layout, ways, folder) as sources:

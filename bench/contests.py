@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 _ZSTD = ("-comp", "zstd", "-Xcompression-level", "1")
 _ENROOT = ("-comp", "lzo", "-noD")  # enroot's default
 
-_FETCH = (Stage.RECEIVE, Stage.HASH_BLOB)
+_FETCH = (Stage.RECEIVE, Stage.HASH_BLOB, Stage.STORE)
 _LOAD = (Stage.READ, Stage.HASH_BLOB)
 _UNPACK = (Stage.INFLATE, Stage.HASH_TAR, Stage.SCAN)
 _DIRECTORY = (*_UNPACK, Stage.FILES)
 _SQUASHFS = (*_UNPACK, Stage.COMPRESS, Stage.BLOCKS)
-_DOWNLOAD = (*_FETCH, Stage.STORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Contest:
 
 
 def _download(name: str, source: Where, *more: Peer, options: tuple[str, ...] = ()) -> Contest:
-    stages = _DOWNLOAD if source is Where.HTTP else ()
+    stages = _FETCH if source is Where.HTTP else ()
     return Contest(name, (peers.fastpull_warm(*options), peers.skopeo(), *more), stages, source, is_download=True)
 
 

@@ -88,13 +88,16 @@ class Certificate:
 
 
 @contextlib.contextmanager
-def running(folder: str, certificate: Certificate | None = None, upstream: str = "") -> Iterator[str]:
+def running(
+    folder: str, certificate: Certificate | None = None, *, upstream: str = "", htpasswd: str = ""
+) -> Iterator[str]:
     """Runs a registry, empty unless its storage was there before, and stops it at the end.
 
     Args:
         folder: for its storage and log; exists. Several registries may share one.
         certificate: for TLS; without one it speaks http.
         upstream: URL of a registry that it is a pull-through cache of; that has to answer already.
+        htpasswd: a file of those who may use it; without one everybody may.
 
     Yields:
         Its address.
@@ -103,15 +106,18 @@ def running(folder: str, certificate: Certificate | None = None, upstream: str =
         BenchError: it does not start.
     """
     require(("docker-registry",))
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     tls = {"tls": {"certificate": certificate.path, "key": certificate.key_path}} if certificate else {}
-    settings = {
+    settings: dict[str, Any] = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": os.path.join(folder, "registry")}},
         "http": {"addr": address, **tls},
         "log": {"level": "error", "accesslog": {"disabled": True}},
-        **({"proxy": {"remoteurl": upstream}} if upstream else {}),
     }
+    if upstream:
+        settings["proxy"] = {"remoteurl": upstream}
+    if htpasswd:
+        settings["auth"] = {"htpasswd": {"realm": "test", "path": htpasswd}}
     name = os.path.join(folder, "registry-tls" if certificate else "registry")
     settings_path, log_path = f"{name}.yml", f"{name}.log"
     with open(settings_path, "w", encoding="utf-8") as file:
@@ -179,7 +185,7 @@ def _wait_for(process: subprocess.Popen[bytes], address: str, log_path: str) -> 
     raise BenchError(f"docker-registry did not answer at {address} within {_START_SECONDS} s")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port

@@ -22,11 +22,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastpull.bottleneck import Bottleneck
-    from fastpull.cache.care import Cache, CachedImage, Removed, Usage, Verified
+    from fastpull.cache.care import Cache
+    from fastpull.cache.findings import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
+    from fastpull.cache.images import FinishedImage
+    from fastpull.cache.pins import Holder
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.config import LIMITS, SETTINGS, Effective, Limits, Setting, Settings, effective_settings
+    from fastpull.config import (
+        ACCESS,
+        LIMITS,
+        SETTINGS,
+        Access,
+        Effective,
+        Limits,
+        Setting,
+        Settings,
+        effective_settings,
+    )
     from fastpull.engine import PullReport
+    from fastpull.importer import Importer
     from fastpull.meter import StageTime
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
@@ -34,10 +48,17 @@ if TYPE_CHECKING:
     from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
+    from fastpull.registry.keyring import Keyring, Place, Search
+    from fastpull.runtimes.base import Additions, Dialect, File, Folder, Frame
+    from fastpull.runtimes.choose import RUNTIMES
+    from fastpull.runtimes.edf import EnvironmentFile
+    from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
+    from fastpull.secret import Secret
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
     from fastpull.sinks.squashfs.assembly import SquashfsReport
+    from fastpull.sinks.squashfs.recipe import Recipe
     from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sinks.tar import Tar
     from fastpull.trace import Trace
@@ -47,38 +68,59 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ACCESS": "fastpull.config",
     "LIMITS": "fastpull.config",
     "SETTINGS": "fastpull.config",
+    "Access": "fastpull.config",
+    "Additions": "fastpull.runtimes.base",
     "Bottleneck": "fastpull.bottleneck",
     "Cache": "fastpull.cache.care",
-    "CachedImage": "fastpull.cache.care",
+    "CachedImage": "fastpull.cache.findings",
     "Client": "fastpull.client",
     "Descriptor": "fastpull.oci.descriptor",
+    "Dialect": "fastpull.runtimes.base",
     "Digest": "fastpull.oci.digest",
     "Directory": "fastpull.sinks.directory",
     "Effective": "fastpull.config",
+    "EnrootSettings": "fastpull.runtimes.enroot_command",
+    "EnrootUri": "fastpull.runtimes.enroot_command",
+    "EnvironmentFile": "fastpull.runtimes.edf",
+    "File": "fastpull.runtimes.base",
+    "FinishedImage": "fastpull.cache.images",
+    "Folder": "fastpull.runtimes.base",
+    "Frame": "fastpull.runtimes.base",
+    "Holder": "fastpull.cache.pins",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
+    "Importer": "fastpull.importer",
+    "Keyring": "fastpull.registry.keyring",
     "Layer": "fastpull.oci.image",
     "Limits": "fastpull.config",
+    "ListedImage": "fastpull.cache.findings",
     "Manifest": "fastpull.oci.manifest",
+    "Place": "fastpull.registry.keyring",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
+    "RUNTIMES": "fastpull.runtimes.choose",
+    "Recipe": "fastpull.sinks.squashfs.recipe",
     "Reference": "fastpull.oci.reference",
-    "Removed": "fastpull.cache.care",
+    "Removed": "fastpull.cache.findings",
+    "RemovedImage": "fastpull.cache.findings",
+    "Search": "fastpull.registry.keyring",
+    "Secret": "fastpull.secret",
     "Setting": "fastpull.config",
     "Settings": "fastpull.config",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
-    "StageTime": "fastpull.meter",
-    "StoredBlob": "fastpull.cache.store",
     "Squashfs": "fastpull.sinks.squashfs.sink",
     "SquashfsReport": "fastpull.sinks.squashfs.assembly",
+    "StageTime": "fastpull.meter",
+    "StoredBlob": "fastpull.cache.store",
     "Tar": "fastpull.sinks.tar",
     "Trace": "fastpull.trace",
     "TraceFile": "fastpull.tracefile",
-    "Usage": "fastpull.cache.care",
-    "Verified": "fastpull.cache.care",
+    "Usage": "fastpull.cache.findings",
+    "Verified": "fastpull.cache.findings",
     "WarmReport": "fastpull.client",
     "effective_settings": "fastpull.config",
     "parse_age": "fastpull.values",
@@ -88,25 +130,46 @@ _HOMES = {
 }
 
 __all__ = [
+    "ACCESS",
     "LIMITS",
+    "RUNTIMES",
     "SETTINGS",
+    "Access",
+    "Additions",
     "Bottleneck",
     "Cache",
     "CachedImage",
     "Client",
     "Descriptor",
+    "Dialect",
     "Digest",
     "Directory",
     "Effective",
+    "EnrootSettings",
+    "EnrootUri",
+    "EnvironmentFile",
+    "File",
+    "FinishedImage",
+    "Folder",
+    "Frame",
+    "Holder",
     "Image",
     "ImageConfig",
+    "Importer",
+    "Keyring",
     "Layer",
     "Limits",
+    "ListedImage",
     "Manifest",
+    "Place",
     "Platform",
     "PullReport",
+    "Recipe",
     "Reference",
     "Removed",
+    "RemovedImage",
+    "Search",
+    "Secret",
     "Setting",
     "Settings",
     "Sink",

@@ -5,46 +5,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self
 
+from fastpull.cache.images import ImageKey, Images
 from fastpull.cache.lockscope import local_lock_option
+from fastpull.cache.pins import Pins
+from fastpull.cache.slots import Slots
 from fastpull.cache.store import Store
 from fastpull.config import Settings
-from fastpull.engine import Pull, PullReport, Workshop, warm_image
-from fastpull.errors import FastpullError, OutputError
-from fastpull.layers.windows import Windows
+from fastpull.errors import FastpullError, InvalidSetting, OutputError
+from fastpull.finish import Finisher
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.oci.reference import is_loopback
 from fastpull.policy import load_policy
 from fastpull.progress import OnEvent, Resolved, Retrying, Warned, ignore
 from fastpull.registry.client import RegistryClient
-from fastpull.registry.credentials import find_credentials
 from fastpull.registry.endpoints import Endpoint, Endpoints
+from fastpull.registry.keyring import Keyring
 from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
-from fastpull.sinks.choose import sink_for
+from fastpull.sinks.squashfs.recipe import Recipe
 from fastpull.sources.desk import Desk
 from fastpull.sources.open import Opener
 from fastpull.sources.registry import Means, RegistrySource
-from fastpull.tasks import Budget, Turns, in_thread, task_group
+from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, task_group
 from fastpull.trace import Stage
-from fastpull.unpack import LAYER_COST
 
 if TYPE_CHECKING:
+    from fastpull.cache.images import FinishedImage
+    from fastpull.cache.pins import Holder
+    from fastpull.engine import PullReport, Workshop
+    from fastpull.layers.windows import Windows
     from fastpull.oci.image import Image
     from fastpull.oci.reference import Reference
     from fastpull.registry.mirrors import PullSource
+    from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink
+    from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sources.base import Source
     from fastpull.trace import Trace
 
 _MANY_CORES = 4  # with two, hashing on a thread of its own made pulls into a directory 6 % slower, and no other faster
 _DOWNLOADS_KEEP = 16 << 20  # of the budget, however large the windows of inflaters: four connections
+_TRIES = 2  # of taking a finished image before it is made without the cache, which somebody may be emptying
 _FILE_THREADS = 8  # more than the writes that a disk takes at a time
 
 
@@ -91,6 +101,8 @@ class Client:
         self._on_event = on_event
         self._registries: dict[tuple[str, bool, bool], RegistryClient] = {}
         self._endpoints: dict[tuple[str, bool, bool], Endpoint] = {}
+        self._keyring = Keyring(self.settings.access, on_warning=self._warn)
+        self._place: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self._exit = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -101,25 +113,25 @@ class Client:
             layers = max(1, min(settings.workers, settings.memory // 4 // LAYER_COST))
             self._resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
             budget = Budget(settings.memory - self._resources.memory - layers * LAYER_COST)
-            windows = _windows_beside(budget)
             workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
             helpers = None
             if settings.workers >= _MANY_CORES:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
-            store = await in_thread(files, Store, settings.cache)
+            store = self._store = await in_thread(files, Store, settings.cache)
             local_locks = await in_thread(files, local_lock_option, store.root)
             if local_locks:
                 message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
-                self._on_event(Warned(settings.cache, message))
+                self._warn(settings.cache, message)
             self._registries_conf = await in_thread(files, load_registries_conf, settings.registries_conf)
             self._policy = await in_thread(files, load_policy, settings.policy)
-            self._transport = await stack.enter_async_context(Transport(insecure=settings.insecure))
+            self._transport = await stack.enter_async_context(Transport(settings.access))
+            if settings.site_connections is not None:
+                self._place = Slots(store.slot, settings.site_connections).hold
             self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
             self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
-            self._workshop = Workshop(
-                store, files, workers, helpers, Turns(layers), windows, self._on_event, settings.limits
-            )
+            self._finisher = Finisher(Images(store.files), files, self._on_event)
+            self._files, self._crew = files, (workers, helpers, Turns(layers), budget)
             self._exit = stack.pop_all()
         return self
 
@@ -153,6 +165,7 @@ class Client:
         output: str | os.PathLike[str] | Sink,
         platform: str | Platform | None = None,
         *,
+        runtimes: Iterable[str | Dialect] = (),
         trace: Trace | None = None,
     ) -> PullReport:
         """Makes an image's root filesystem.
@@ -161,24 +174,164 @@ class Client:
             image: what `resolve` returned, or what it takes.
             output: a sink, or a path as for `sink_for`.
             platform: as for `resolve`.
+            runtimes: that the output is for, by the names of `RUNTIMES`: what they want to find is put into it, or
+                beside it. Several are possible where their wishes do not collide.
             trace: gets a timeline of the work, also when it fails.
 
         Raises:
             Forbidden: the policy does not let the image in; nothing was asked for.
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
-        sink = sink_for(output) if isinstance(output, str | os.PathLike) else output
-        files, meter = self._workshop.files, Meter(trace)
-        try:
-            self._check_policy(image if isinstance(image, str) else image.source)
-            await in_thread(files, sink.begin, replace(self._resources, meter=meter))
+        from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
+        from fastpull.sinks.choose import sink_for  # noqa: PLC0415
+        from fastpull.sinks.framed import framed  # noqa: PLC0415
+        from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
+
+        if isinstance(output, str | os.PathLike):
+            output = sink_for(output, settings=self.settings)
+        asked = (*(output.recipe.dialects if isinstance(output, Squashfs) else ()), *runtimes)
+        dialects = dialects_for(asked)
+        sink, meter = framed(output, dialects), Meter(trace)
+        # of dialects that are the caller's own nobody knows what they add, so that nothing can be kept of them
+        is_known = all(isinstance(runtime, str) for runtime in asked)
+        self._check_policy(image if isinstance(image, str) else image.source)
+        async with self._begun(sink, meter):
             if isinstance(image, str):
                 with meter.image.at(Stage.RESOLVE):
                     image = await self.resolve(image, platform)
-            return await Pull(image, self._source(image.source), sink, self._workshop, meter).run()
+            if isinstance(sink, Squashfs) and is_known:
+                recipe = replace(sink.recipe, dialects=tuple(sorted(dialect.name for dialect in dialects)))
+                report = await self._take(image, sink, recipe, meter)
+                if report is not None:
+                    return report
+            return await self._run(image, sink, meter, dialects)
+
+    async def finish(
+        self,
+        image: str | Image,
+        recipe: Recipe | None = None,
+        platform: str | Platform | None = None,
+        *,
+        holder: Holder | None = None,
+        sync: bool | None = None,
+    ) -> FinishedImage:
+        """Makes sure that the cache has a finished squashfs file of an image, and says where it is.
+
+        Of all tasks, processes and nodes that want it, one makes it. The file is read-only and nobody's but the
+        cache's: it may be mounted or read where it is.
+
+        Args:
+            image: what `resolve` returned, or what it takes.
+            recipe: how the file is made, and for which runtimes; by default as the settings say, and for none.
+            platform: as for `resolve`.
+            holder: who uses the file from now on; the cache keeps it until they release it.
+            sync: have it on its disk before it appears; by default as the settings say.
+
+        Raises:
+            Forbidden: the policy does not let the image in; nothing was asked for.
+            FastpullError: whatever went wrong; nothing was published, and nothing is held that was not before.
+        """
+        meter = Meter()
+        self._check_policy(image if isinstance(image, str) else image.source)
+        if isinstance(image, str):
+            image = await self.resolve(image, platform)
+        if recipe is None:
+            recipe = Recipe.of(self.settings.compression, self.settings.block_size)
+        if holder is None:
+            finished, _ = await self._finish(image, recipe, meter, sync)
+            return finished
+        # the pin comes first: what is there after that stays
+        pins, name = Pins(self._store.files), self._key(image, recipe).name
+        is_new = await in_thread(self._files, pins.hold, holder, name)
+        try:
+            finished, _ = await self._finish(image, recipe, meter, sync)
+        except BaseException:
+            if is_new:
+                await in_thread(self._files, pins.release, holder, name)
+            raise
+        return finished
+
+    async def _finish(
+        self, image: Image, recipe: Recipe, meter: Meter, sync: bool | None = None
+    ) -> tuple[FinishedImage, PullReport | None]:
+        """A finished image, and the report of its making if it was made now."""
+        report: PullReport | None = None
+
+        async def build(path: str) -> dict[str, Any]:
+            nonlocal report
+            from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
+            from fastpull.sinks.framed import framed  # noqa: PLC0415
+            from fastpull.sinks.squashfs.assembly import SquashfsReport  # noqa: PLC0415
+            from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
+
+            sink, dialects = Squashfs(path, force=True, recipe=recipe), dialects_for(recipe.dialects)
+            if framed(sink, dialects) is not sink:
+                raise InvalidSetting(", ".join(recipe.dialects), "this is more than one file, pull it")
+            async with self._begun(sink, meter):
+                report = await self._run(image, sink, meter, dialects)
+            assert isinstance(report.output, SquashfsReport)
+            return {
+                **report.output.facts(),
+                "entries": report.entries,
+                "unpacked": report.unpacked,
+                "warnings": list(report.warnings),
+            }
+
+        sync = self.settings.sync if sync is None else sync
+        finished = await self._finisher.get(self._key(image, recipe), image.source, build, sync=sync)
+        if report is None:
+            self._warn_again(finished, image.source)
+        return finished, report
+
+    def _warn_again(self, finished: FinishedImage, source: str) -> None:
+        for warning in finished.facts.get("warnings", ()):
+            self._warn(source, warning)
+
+    async def _take(self, image: Image, sink: Squashfs, recipe: Recipe, meter: Meter) -> PullReport | None:
+        """Pulls out of the cache's finished images; None where that is neither possible nor wanted."""
+        from fastpull.engine import PullReport  # noqa: PLC0415  # see `_workshop`
+
+        for _ in range(_TRIES):
+            built: PullReport | None = None
+            if self.settings.keep_images:
+                finished, built = await self._finish(image, recipe, meter)
+            else:
+                found = await self._finisher.find(self._key(image, recipe), image.source)
+                if found is None:
+                    return None
+                finished = found
+                self._warn_again(finished, image.source)
+            started = time.monotonic()
+            output = await in_thread(self._files, sink.take, finished, abort=sink.cancel)
+            seconds = time.monotonic() - started
+            if output is None:
+                await self._finisher.drop(finished)
+                self._on_event(Warned(image.source, "a finished image of the cache is damaged or gone, and not used"))
+            elif built is not None:
+                return replace(built, output=output, commit_seconds=built.commit_seconds + seconds)
+            else:
+                return PullReport.of_finished(image, output, seconds, finished.facts)
+        return None
+
+    def _key(self, image: Image, recipe: Recipe) -> ImageKey:
+        is_trusted = self.settings.share_images or not self._store.files.is_shared
+        maker = None if is_trusted else os.geteuid()
+        return ImageKey(image.digest, str(image.platform), recipe.facts(image.source), maker)
+
+    async def _run(self, image: Image, sink: Sink, meter: Meter, dialects: Sequence[Dialect]) -> PullReport:
+        from fastpull.engine import Pull  # noqa: PLC0415  # see `_workshop`
+
+        return await Pull(image, self._source(image.source), sink, self._workshop, meter, dialects).run()
+
+    @contextlib.asynccontextmanager
+    async def _begun(self, sink: Sink, meter: Meter) -> AsyncIterator[None]:
+        """Begins a sink, and aborts it if what is done with it fails."""
+        try:
+            await in_thread(self._files, sink.begin, replace(self._resources, meter=meter))
+            yield
         except BaseException:
             with contextlib.suppress(OutputError):  # what went wrong first is what is to be told
-                await in_thread(files, sink.abort)
+                await in_thread(self._files, sink.abort)
             raise
 
     async def warm(
@@ -194,6 +347,8 @@ class Client:
         Returns:
             A report for each source, in their order.
         """
+        from fastpull.engine import warm_image  # noqa: PLC0415  # see `_workshop`
+
         turns = Turns(jobs)
 
         async def warm_one(rank: int, source: str) -> WarmReport:
@@ -210,6 +365,17 @@ class Client:
             tasks = [group.create_task(warm_one(rank, source)) for rank, source in enumerate(sources)]
         return [task.result() for task in tasks]
 
+    @cached_property
+    def _workshop(self) -> Workshop:
+        # loaded with all that it needs when it is needed: who only asks for a finished image waits for nothing else
+        from fastpull.engine import Workshop  # noqa: PLC0415
+
+        workers, helpers, turns, budget = self._crew
+        windows = _windows_beside(budget)
+        return Workshop(
+            self._store, self._files, workers, helpers, turns, windows, self._on_event, self.settings.limits
+        )
+
     def _check_policy(self, source: str) -> None:
         self._policy.check(self._source(source).identity)
 
@@ -219,10 +385,7 @@ class Client:
     def _registry_source(self, text: str) -> Source:
         reference = self._registries_conf.qualified(text)
         endpoints = tuple(self._endpoint(place) for place in self._registries_conf.pull_sources(reference))
-        name = str(reference)
-        return RegistrySource(
-            Endpoints(endpoints, lambda message: self._on_event(Warned(name, message))), reference, self._means
-        )
+        return RegistrySource(Endpoints(endpoints, partial(self._warn, str(reference))), reference, self._means)
 
     def _endpoint(self, place: PullSource) -> Endpoint:
         reference = place.reference
@@ -237,25 +400,36 @@ class Client:
         key = (reference.registry, is_mirror, is_insecure)
         known = self._registries.get(key)
         if known is None:
-            may_be_plain = self.settings.insecure or is_insecure or is_loopback(reference.host)
+            name, host = reference.registry, reference.host
+            if not is_mirror:
+                self._keyring.name_registry(name)
+                self._transport.name_host(host, is_insecure=self.settings.insecure)
             if is_insecure:
-                self._transport.allow_insecure(reference.host)
+                self._transport.allow_insecure(host)
+            may_be_plain = self._transport.is_insecure(host) or is_loopback(host)
             known = self._registries[key] = RegistryClient(
                 self._transport,
-                reference.registry,
-                reference.host,
+                name,
+                host,
                 schemes=("https", "http") if may_be_plain else ("https",),
-                credentials=find_credentials(reference.registry),
+                keyring=self._keyring,
                 max_connections=self.settings.connections,
                 on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
+                on_warning=partial(self._warn, name),
+                place=self._place,
             )
             if is_mirror:
                 known.backoff = replace(known.backoff, attempts=1)  # there are others to ask
         return known
 
+    def _warn(self, subject: str, message: str) -> None:
+        self._on_event(Warned(subject, message))
+
 
 def _windows_beside(budget: Budget) -> Windows:
     """Memory for windows, taken from the downloads' budget: never what the download of a layer needs to go on."""
+    from fastpull.layers.windows import Windows  # noqa: PLC0415  # see `Client._workshop`
+
     loop, total = asyncio.get_running_loop(), budget.total
 
     def on_change(taken: int) -> None:
@@ -270,6 +444,7 @@ def pull(
     output: str | os.PathLike[str] | Sink,
     *,
     platform: str | None = None,
+    runtimes: Iterable[str | Dialect] = (),
     settings: Settings | None = None,
     on_event: OnEvent = ignore,
 ) -> PullReport:
@@ -277,6 +452,6 @@ def pull(
 
     async def run() -> PullReport:
         async with Client(settings, on_event=on_event) as client:
-            return await client.pull(source, output, platform)
+            return await client.pull(source, output, platform, runtimes=runtimes)
 
     return asyncio.run(run())

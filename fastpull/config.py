@@ -1,7 +1,7 @@
 """Settings: defaults, then configuration files, then ``FASTPULL_*`` from the environment, then what the caller says.
 
-The fields of `Settings` and `Limits` are the one table of all settings: names in TOML and in the environment, flags,
-help and documentation are made from it. A new setting is a new field.
+The fields of `Settings`, `Limits` and `Access` are the one table of all settings: names in TOML and in the environment,
+flags, help and documentation are made from it. A new setting is a new field.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any, Self
 
 from fastpull.configfile import read_config_file
 from fastpull.errors import InvalidSetting
-from fastpull.values import parse_count, parse_path, parse_size, parse_switch, show_size, show_switch
-
-SITE_FILE = "/etc/fastpull/config.toml"
-"""What a site's administrators say."""
+from fastpull.secret import Secret
+from fastpull.sitefiles import folders
+from fastpull.values import parse_count, parse_names, parse_path, parse_size, parse_switch, show_size, show_switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +27,16 @@ class Kind:
         read: makes the value of a text.
         show: makes a text of the value, which `read` understands.
         types: that a value may have in TOML, beside text.
+        is_list: of texts; its flag may be repeated.
+        is_secret: it has no place in a file or among arguments, which others may see, and is never shown.
     """
 
     metavar: str
     read: Callable[[str], Any]
     show: Callable[[Any], str] = str
     types: tuple[type, ...] = ()
+    is_list: bool = False
+    is_secret: bool = False
 
     @classmethod
     def choice(cls, *words: str) -> Self:
@@ -51,7 +54,12 @@ COUNT = Kind("N", parse_count, types=(int,))
 SIZE = Kind("SIZE", parse_size, show_size, types=(int,))
 SWITCH = Kind("", parse_switch, show_switch, types=(bool,))
 FOLDER = Kind("DIR", parse_path)
-FILE = Kind("FILE", parse_path, lambda path: path or "")
+FILE = Kind("FILE", parse_path)
+NAME = Kind("NAME", str)
+HOST = Kind("HOST[:PORT]", str)
+HOSTS = Kind("HOST[:PORT]", parse_names, ",".join, types=(list,), is_list=True)
+SECRET = Kind("", Secret, is_secret=True)
+COMPRESSION = Kind("NAME[:LEVEL]", str)
 PULL_POLICY = Kind.choice("always", "newer", "missing", "never")
 
 
@@ -65,6 +73,7 @@ class Setting:
         text: what it is, in a few words that may follow its name.
         default: what it is where nobody says anything.
         shown_default: the same for people.
+        flag: its name on the command line; empty where it has none of its own.
     """
 
     name: str
@@ -72,16 +81,12 @@ class Setting:
     text: str
     default: Callable[[Mapping[str, str]], Any]
     shown_default: str
+    flag: str
 
     @property
     def variable(self) -> str:
         """Its name in the environment."""
         return f"FASTPULL_{self.name.upper()}"
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return f"--{self.name.replace('_', '-')}"
 
     def read(self, value: Any) -> Any:
         """The value that a text, or a value of TOML, stands for.
@@ -89,8 +94,11 @@ class Setting:
         Raises:
             InvalidSetting: it stands for none.
         """
-        if not isinstance(value, str) and type(value) not in self.kind.types:  # a bool would be an int, too
+        is_known = isinstance(value, str) or type(value) in self.kind.types  # a bool would be an int, too
+        if not is_known or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
             raise InvalidSetting(str(value), f"{self.name}: a value of the wrong type")
+        if isinstance(value, list):
+            value = ",".join(value)
         try:
             return self.kind.read(str(value))
         except InvalidSetting as error:
@@ -104,6 +112,7 @@ def _setting(
     default: Any = None,
     derive: Callable[[Mapping[str, str]], Any] | None = None,
     of: str = "",
+    flag: str | None = None,
 ) -> Any:
     """A field that is a setting.
 
@@ -113,8 +122,15 @@ def _setting(
         default: its value where nobody says anything.
         derive: makes that value of the environment, in place of ``default``.
         of: tells what ``derive`` does, or what there is in place of no value.
+        flag: in place of that which is made of its name.
     """
-    metadata = {"kind": kind, "text": text, "derive": derive or (lambda _: default), "shown": of or kind.show(default)}
+    metadata = {
+        "kind": kind,
+        "text": text,
+        "default": derive or (lambda _: default),
+        "shown_default": of or kind.show(default),
+        **({} if flag is None else {"flag": flag}),
+    }
     return field(metadata=metadata) if derive else field(default=default, metadata=metadata)
 
 
@@ -147,6 +163,64 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+_NO_PASSWORD = Secret()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How registries are reached, and who asks them; each is a setting.
+
+    Attributes:
+        authfile: the one file of logins to read, in the format of podman's ``auth.json``; by default the usual places.
+        username, password: shown to the registry that the sources name, and to no other.
+        registry: the one registry that user name and password are for, whatever else is pulled.
+        netrc: look into ``$NETRC`` or ``~/.netrc`` as the last of all files.
+        credential_commands: passwords in enroot's ``.credentials`` that begin with ``$`` are given to a shell.
+        cert_dir: a directory of certificates for the registries that the sources name, in place of ``certs.d``.
+        insecure_registries: ``HOST[:PORT]``: these may speak plain http, or have certificates that nobody vouches for.
+        private_hosts: hosts with addresses of private networks that a public registry may send this client to.
+    """
+
+    authfile: str | None = _setting(
+        FILE,
+        "the one file of logins to read, such as podman's auth.json",
+        default=None,
+        of="REGISTRY_AUTH_FILE, or where podman, skopeo, docker and enroot have them",
+    )
+    username: str = _setting(
+        NAME, "who asks the registry that the sources name; `--creds`", default="", of="as logins say", flag=""
+    )
+    password: Secret = _setting(  # noqa: RUF009  # it makes a field
+        SECRET, "of that user; `--password-stdin`, or `--creds`", default=_NO_PASSWORD, of="none", flag=""
+    )
+    registry: str = _setting(HOST, "the one that user name and password are for", default="", of="that of the sources")
+    netrc: bool = _setting(SWITCH, "look for logins in $NETRC or ~/.netrc, too", default=False)
+    credential_commands: bool = _setting(
+        SWITCH,
+        "let a shell expand passwords of enroot's .credentials that begin with $, as enroot does",
+        default=False,
+    )
+    cert_dir: str | None = _setting(
+        FOLDER, "certificates for the registries that the sources name", default=None, of="that of the host in certs.d"
+    )
+    insecure_registries: tuple[str, ...] = _setting(
+        HOSTS, "as insecure, for single hosts", default=(), of="none", flag="--insecure-registry"
+    )
+    private_hosts: tuple[str, ...] = _setting(
+        HOSTS,
+        "hosts of private networks that a public registry may send fastpull to",
+        default=(),
+        of="none",
+        flag="--private-host",
+    )
+
+    def __post_init__(self) -> None:
+        if bool(self.username) != bool(self.password):
+            reason = "a user name and a password go together (--password-stdin or FASTPULL_PASSWORD gives the password)"
+            raise InvalidSetting(self.username or "a password alone", reason)
+
+
+DEFAULT_ACCESS = Access()
 
 
 def _default_cache(environment: Mapping[str, str]) -> str:
@@ -154,10 +228,10 @@ def _default_cache(environment: Mapping[str, str]) -> str:
     return os.path.join(base, "fastpull")
 
 
-def user_file(environment: Mapping[str, str]) -> str:
-    """The user's configuration file. Spec: XDG Base Directory Specification."""
-    base = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(base, "fastpull", "config.toml")
+def config_files(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where configuration files may be: what a site's administrators say, then what the user says."""
+    user, site = folders("fastpull", environment)
+    return tuple(os.path.join(folder, "config.toml") for folder in (site, user))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +243,22 @@ class Settings:
         workers: layers that are unpacked side by side.
         memory: bytes for all buffers together.
         connections: to one host, at most.
+        site_connections: for blobs, at most, by all processes that share the cache; by default each process has its own
+            ``connections`` only.
         insecure: registries may speak plain http or have certificates that nobody vouches for.
         sync: cache and output are on their disks before they appear.
         pull: whether to ask the registry what a tag means now: ``always``; ``newer``, where a failure does not matter
             if the cache has the image; only if that is ``missing`` in the cache; or ``never``.
+        keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again. By default
+            they do not, since they take as much space as the blobs.
+        share_images: trust finished squashfs files that others have made who may write to the cache. No digest tells
+            whether such a file is what its name says. By default each user has their own.
+        compression: of squashfs files, where nothing else is asked for.
+        block_size: of squashfs files, likewise, in bytes.
         registries_conf: the one ``registries.conf`` to read; by default those of the usual places.
         policy: the ``policy.json`` to keep to; by default the user's, or else the system's.
         limits: how much an image may take.
+        access: how registries are reached, and who asks them.
     """
 
     cache: str = _setting(
@@ -186,6 +269,9 @@ class Settings:
     )
     memory: int = _setting(SIZE, "memory for all buffers together", default=192 << 20)
     connections: int = _setting(COUNT, "connections to one host, at most", default=16)
+    site_connections: int | None = _setting(
+        COUNT, "connections for blobs, at most, by all who share the cache", default=None, of="no limit"
+    )
     insecure: bool = _setting(
         SWITCH,
         "accept unverified certificates and plain http; loopback addresses may always speak http",
@@ -193,6 +279,16 @@ class Settings:
     )
     sync: bool = _setting(SWITCH, "have cache and output on their disks before they appear", default=False)
     pull: str = _setting(PULL_POLICY, "when to ask the registry what a tag means, and not the cache", default="always")
+    keep_images: bool = _setting(SWITCH, "keep squashfs images that are pulled in the cache, too", default=False)
+    share_images: bool = _setting(
+        SWITCH, "trust finished squashfs images of whoever else may write to the cache", default=False
+    )
+    compression: str = _setting(
+        COMPRESSION,
+        "of squashfs images: zstd[:1-22], gzip[:1-9], lz4, xz, or none for files as they are",
+        default="zstd:1",
+    )
+    block_size: int = _setting(SIZE, "of squashfs images, from 4K to 1M", default=128 << 10)
     registries_conf: str | None = _setting(
         FILE,
         "of mirrors, blocked names and aliases: containers' own registries.conf",
@@ -206,6 +302,7 @@ class Settings:
         of="where podman and skopeo have it",
     )
     limits: Limits = DEFAULT_LIMITS
+    access: Access = DEFAULT_ACCESS
 
     def __post_init__(self) -> None:
         if not self.cache:
@@ -214,6 +311,8 @@ class Settings:
             raise InvalidSetting(str(self.workers), "workers has to be at least 1")
         if self.connections < 1:
             raise InvalidSetting(str(self.connections), "connections has to be at least 1")
+        if self.site_connections is not None and self.site_connections < 1:
+            raise InvalidSetting(str(self.site_connections), "site_connections has to be at least 1")
         if self.memory < 16 << 20:
             raise InvalidSetting(str(self.memory), "memory has to be at least 16 MiB")
 
@@ -224,7 +323,7 @@ class Settings:
         Args:
             environment: with ``FASTPULL_*``, and where the user's configuration file is.
             given: what counts above all, as values or as text; None for what was not given. Limits have the names that
-                they have in `Limits`.
+                they have in `Limits`, and access those of `Access`.
 
         Raises:
             InvalidSetting: a value is out of its range, or cannot be read; a configuration file has an unknown name.
@@ -237,15 +336,13 @@ class Settings:
 
 def _table(of: type) -> dict[str, Setting]:
     return {
-        one.name: Setting(
-            one.name, one.metadata["kind"], one.metadata["text"], one.metadata["derive"], one.metadata["shown"]
-        )
+        one.name: Setting(one.name, **{"flag": f"--{one.name.replace('_', '-')}", **one.metadata})
         for one in fields(of)
         if one.metadata
     }
 
 
-_GROUPS: Mapping[str, type] = {"limits": Limits}
+_GROUPS: Mapping[str, type] = {"limits": Limits, "access": Access}
 """Fields of `Settings` that are tables of settings themselves; their settings stand beside the others."""
 
 SETTINGS: Mapping[str, Setting] = {
@@ -255,6 +352,9 @@ SETTINGS: Mapping[str, Setting] = {
 
 LIMITS: tuple[str, ...] = tuple(_table(Limits))
 """The names of those that limit what an image may take."""
+
+ACCESS: tuple[str, ...] = tuple(_table(Access))
+"""The names of those that say how registries are reached, and who asks them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +371,18 @@ class Effective:
     value: Any
     origin: str
 
+    @property
+    def shown(self) -> str:
+        """The value for people."""
+        return "" if self.value is None else self.setting.kind.show(self.value)
+
 
 def effective_settings(environment: Mapping[str, str] = os.environ, /, **given: Any) -> tuple[Effective, ...]:
     """What each setting of this process is, and where it comes from; arguments and errors as for `Settings.load`."""
     if unknown := given.keys() - SETTINGS.keys():
         raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
     found = {name: Effective(one, one.default(environment), "default") for name, one in SETTINGS.items()}
-    for path in (SITE_FILE, user_file(environment)):
+    for path in config_files(environment):
         for name, one in read_config_file(path, SETTINGS).items():
             found[name] = _from_file(SETTINGS[name], one.value, one.place)
     for name, setting in SETTINGS.items():
@@ -286,11 +391,15 @@ def effective_settings(environment: Mapping[str, str] = os.environ, /, **given: 
     for name, value in given.items():
         if value is not None:
             setting = SETTINGS[name]
-            found[name] = Effective(setting, setting.read(value) if isinstance(value, str) else value, "argument")
+            read = setting.read(value) if isinstance(value, str | list) else value
+            found[name] = Effective(setting, read, "argument")
     return tuple(found.values())
 
 
 def _from_file(setting: Setting, value: Any, place: str) -> Effective:
+    if setting.kind.is_secret:
+        reason = f"{place}: a configuration file is no place for a secret, which belongs into {setting.variable}"
+        raise InvalidSetting(setting.name, reason)
     try:
         read = setting.read(value)
     except InvalidSetting as error:

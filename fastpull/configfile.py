@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Collection
@@ -39,12 +40,16 @@ def read_config_file(path: str, known: Collection[str]) -> dict[str, Found]:
 
     Spec: TOML 1.0.
     """
+    if not os.path.exists(path):  # nor is one in a home that one may not enter, as with `sudo -u`, one's own
+        return {}
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_SIZE + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
     except OSError as error:
+        if not os.path.isdir(
+            os.path.dirname(path)
+        ):  # nor is a home that one may not enter, as with `sudo -u`, one's own
+            return {}
         raise InvalidSetting(path, f"cannot read the configuration file ({(error.strerror or '').lower()})") from error
     if len(content) > _MAX_SIZE:
         raise InvalidSetting(path, f"a configuration file of more than {_MAX_SIZE} bytes")

@@ -3,22 +3,23 @@
 ::
 
     one task per layer:   open blob ─> turn ─> unpack on a thread ─> accept blob, keep index
-    all layers are in:    merge ─> sink.commit ─> published
+    all layers are in:    merge ─> what runtimes want on top ─> sink.commit ─> published
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fastpull.bottleneck import find_bottleneck
 from fastpull.config import available_cores
+from fastpull.dressing import Dressing
 from fastpull.errors import DigestMismatch, FastpullError, LayerError, LimitExceeded, SizeMismatch
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
     from fastpull.bottleneck import Bottleneck
     from fastpull.cache.store import Store
     from fastpull.config import Limits
-    from fastpull.layers.tree import Tree
+    from fastpull.layers.tree import Origin, Tree
     from fastpull.layers.windows import Windows
     from fastpull.meter import StageTime
     from fastpull.oci.image import Image
+    from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sources.base import Blob, Source
 
@@ -85,6 +87,8 @@ class PullReport:
         merge_seconds, commit_seconds: of what came after.
         stages: what each stage took, by its name.
         bottleneck: the stage that most time went to; None if there is none to be named.
+        warnings: what the runtimes that the output is for will not do as the image says.
+        was_finished: the cache had the output already, and nothing was unpacked.
     """
 
     image: Image
@@ -97,6 +101,23 @@ class PullReport:
     commit_seconds: float
     stages: dict[str, StageTime]
     bottleneck: Bottleneck | None
+    warnings: tuple[str, ...] = ()
+    was_finished: bool = False
+
+    @classmethod
+    def of_finished(cls, image: Image, output: SinkReport, seconds: float, facts: Mapping[str, Any]) -> Self:
+        """Of a pull that took a finished image out of the cache.
+
+        Args:
+            image: that was asked for.
+            output: what the sink made of the finished image.
+            seconds: that it took.
+            facts: of the making, as the cache has them.
+        """
+        entries, unpacked = facts.get("entries", 0), facts.get("unpacked", 0)
+        warnings = tuple(facts.get("warnings", ()))
+        layers = len(image.layers)
+        return cls(image, output, entries, unpacked, layers, 0, 0, seconds, {}, None, warnings, was_finished=True)
 
     @property
     def seconds(self) -> float:
@@ -113,10 +134,23 @@ class Pull:
         sink: begun already.
         workshop: to work in.
         meter: counts where the time goes.
+        dialects: of the runtimes that the output is for.
+
+    Raises:
+        MalformedDocument: the image's config says something that a runtime cannot be told.
     """
 
-    def __init__(self, image: Image, source: Source, sink: Sink, workshop: Workshop, meter: Meter) -> None:
+    def __init__(
+        self,
+        image: Image,
+        source: Source,
+        sink: Sink,
+        workshop: Workshop,
+        meter: Meter,
+        dialects: Sequence[Dialect] = (),
+    ) -> None:
         self._image = image
+        self._dressing = Dressing(image, dialects)
         self._sink = sink
         self._workshop = workshop
         self._meter = meter
@@ -131,7 +165,7 @@ class Pull:
         started, cpu = time.monotonic(), time.thread_time()
         foreseen = await self._in_files(self._foresee)
         indexes = await self._unpack(foreseen)
-        if foreseen and [index.columns for index in indexes] != [index.columns for index in foreseen.indexes]:
+        if foreseen and any(index is not known for index, known in zip(indexes, foreseen.indexes, strict=True)):
             # an index in the cache was not that of its layer: what it called dead may live
             foreseen = None
             self._blobs.cached = 0
@@ -140,6 +174,8 @@ class Pull:
         tree = foreseen
         if tree is None:
             tree = await self._in_files(self._merge, indexes)
+        if self._dressing:
+            await self._dress(tree)
         merged = time.monotonic()
         entries = sum(map(len, indexes))
         self._workshop.on_event(Committing(self._image.source, entries))
@@ -159,11 +195,18 @@ class Pull:
             ended - merged,
             {str(stage): taken for stage, taken in self._meter.stages().items()},
             self._find_bottleneck(unpacked - started, ended - started),
+            tuple(self._dressing.warnings),
         )
 
     def _merge(self, indexes: list[LayerIndex]) -> Tree:
         with self._meter.image.at(Stage.MERGE):
             return merge(indexes)
+
+    async def _dress(self, tree: Tree) -> None:
+        await self._dressing.look(tree, self._blobs.read_file)
+        for warning in self._dressing.warnings:
+            self._workshop.on_event(Warned(self._image.source, warning))
+        await self._in_files(self._dressing.apply, tree, self._sink)
 
     def _find_bottleneck(self, layers_seconds: float, seconds: float) -> Bottleneck | None:
         return find_bottleneck(
@@ -178,20 +221,27 @@ class Pull:
         """Unpacks all layers side by side, the largest first; of a foreseen tree only what it needs is written."""
         layers = self._image.layers
         wanted = await self._in_files(foreseen.wanted) if foreseen else [None] * len(layers)
+        known = foreseen.indexes if foreseen else [None] * len(layers)
         quota = Quota(self._workshop.limits, await self._in_files(self._sink.room))
         by_size = sorted(range(len(layers)), key=lambda number: -layers[number].blob.size)
         async with self._blobs.progress(), task_group() as group:
             tasks = {
-                number: group.create_task(self._unpack_layer(number, rank, wanted[number], quota))
+                number: group.create_task(self._unpack_layer(number, rank, wanted[number], quota, known[number]))
                 for rank, number in enumerate(by_size)
             }
         return [tasks[number].result() for number in range(len(layers))]
 
-    async def _unpack_layer(self, number: int, rank: int, wanted: bytearray | None, quota: Quota) -> LayerIndex:
+    async def _unpack_layer(
+        self, number: int, rank: int, wanted: bytearray | None, quota: Quota, known: LayerIndex | None
+    ) -> LayerIndex:
+        """Unpacks one; returns the index that is known if the layer's is equal: it need not be there twice."""
+
         def unpack(work: LayerWork, blob: Blob) -> LayerIndex:
             return work.unpack(blob, self._sink, rank, wanted, quota)
 
         index = await self._blobs.use(number, rank, unpack)
+        if known is not None and index.columns == known.columns:
+            return known
         await self._in_files(self._workshop.store.indexes.write, index.blob, index.to_bytes())
         return index
 
@@ -296,6 +346,24 @@ class _Blobs:
                     LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached)
                 )
                 return result
+
+    async def read_file(self, origin: Origin, size: int) -> bytes:
+        """Reads a small file of a layer that was used before.
+
+        Args:
+            origin: its entry.
+            size: of it, in bytes.
+        """
+        number, entry = origin >> 32, origin & 0xFFFFFFFF
+        layer, part = self._image.layers[number], self._parts[number]
+        subject = f"{layer.blob.digest} of {self._image.source}"
+        work = LayerWork(layer, number, subject, None, self._workshop.windows, part)
+
+        def extract(work: LayerWork, blob: Blob) -> bytes:
+            return work.extract(blob, entry, size, self._workshop.limits)
+
+        async with self._source.open_blob(layer.blob, number, part) as blob:
+            return await self._on_thread(work, number, extract, blob)
 
     async def _on_thread(self, work: LayerWork, rank: int, work_on: Callable[[LayerWork, Blob], T], blob: Blob) -> T:
         with self._parts[work.number].lane(Stage.READ) as lane, waiting(lane, Wait.TURN):

@@ -247,10 +247,14 @@ class UnexpectedAnswer(RegistryError):
     url: str
     reason: str
     status: int | None = None
+    advice: str = ""
 
     def _message(self) -> str:
         status = f"HTTP {self.status}, " if self.status is not None else ""
         return f"unexpected answer ({status}{self.reason}) from: {self.url}"
+
+    def _hint(self) -> str:
+        return self.advice
 
 
 @dataclass(eq=False)
@@ -280,7 +284,9 @@ class AccessDenied(FastpullError, PermissionError):
         return f"{self.host} denied access to {self.subject} ({self.credentials})"
 
     def _hint(self) -> str:
-        return f"Check the name, or log in: docker login {self.host}"
+        return (
+            f"Check the name, or log in: docker login {self.host}; fastpull inspect --auth {self.host} tells who asks"
+        )
 
 
 # --- 13: the site's rules

@@ -40,6 +40,17 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingForImage:
+    """Somebody else is making the finished image; it will be used when it is there.
+
+    Attributes:
+        source: the image.
+    """
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class LayerProgress:
     """A layer moved on.
 
@@ -118,7 +129,7 @@ class Warned:
     message: str
 
 
-Event: TypeAlias = Resolved | Waiting | LayerProgress | LayerDone | Retrying | Committing | Warned
+Event: TypeAlias = Resolved | Waiting | WaitingForImage | LayerProgress | LayerDone | Retrying | Committing | Warned
 OnEvent: TypeAlias = Callable[[Event], None]
 
 

@@ -1,6 +1,7 @@
 """Configuration files that a machine has for its container tools: where they are.
 
-Spec: containers-registries.conf(5), containers-registries.conf.d(5), containers-policy.json(5).
+Spec: containers-registries.conf(5), containers-registries.conf.d(5), containers-policy.json(5), containers-certs.d(5);
+XDG Base Directory Specification.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from collections.abc import Mapping
 
 from fastpull.errors import InvalidSetting
 
-SYSTEM_FOLDER = "/etc/containers"
+SYSTEM_FOLDER = "/etc"
 
 
 def find_file(name: str, environment: Mapping[str, str]) -> str | None:
-    """The user's file of this name, or else the system's."""
-    places = (os.path.join(folder, name) for folder in (user_folder(environment), SYSTEM_FOLDER))
+    """The user's file of this name, or else the system's, of podman, skopeo and their kin."""
+    places = (os.path.join(folder, name) for folder in folders("containers", environment))
     return next(filter(os.path.isfile, places), None)
 
 
-def user_folder(environment: Mapping[str, str]) -> str:
-    """Where a user's own files are: ``~/.config/containers``."""
+def folders(family: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Where a family of programs has a user's own files, and the system's: ``~/.config/FAMILY``, ``/etc/FAMILY``."""
     base = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(base, "containers")
+    return os.path.join(base, family), os.path.join(SYSTEM_FOLDER, family)
 
 
 def drop_ins(folder: str, suffix: str) -> list[str]:

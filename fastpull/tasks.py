@@ -14,9 +14,18 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+LAYER_COST = 4 << 20
+"""What the buffers of one layer may take: compressed and uncompressed chunks, and a small window of the inflater."""
+
 
 class Aborted(Exception):
     """Told to a thread that waits for something that will not come, because its pull has ended."""
+
+
+def check_stopped(is_stopped: Callable[[], bool]) -> None:
+    """Raises Aborted where it is time to give up."""
+    if is_stopped():
+        raise Aborted
 
 
 @asynccontextmanager

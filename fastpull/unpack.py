@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from fastpull.errors import DecompressError, DiffIdMismatch, LayerError, TarError
@@ -12,12 +13,14 @@ from fastpull.layers.windows import Window
 from fastpull.meter import clock
 from fastpull.oci.digest import Digest
 from fastpull.sources.base import BlobReader
+from fastpull.tarstage import PayloadWriter
 from fastpull.tasks import Strand
 from fastpull.trace import Stage
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from fastpull.config import Limits
     from fastpull.layers.index import LayerIndex
     from fastpull.layers.quota import Quota
     from fastpull.layers.windows import Windows
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
 
 CHUNK = 256 << 10
 """Uncompressed bytes that are hashed, scanned and written at a time, while they are in the processor's cache."""
-
-LAYER_COST = 4 << 20
-"""What the buffers of one layer may take: compressed and uncompressed chunks, and a small window of the inflater."""
 
 _BATCH = 2  # chunks that are hashed aside at a time: handing over costs some 50 µs, hashing two chunks 280
 _DEPTH = 4  # such batches that may wait
@@ -143,6 +143,34 @@ class LayerWork:
         if diff_id != self.layer.diff_id:
             raise DiffIdMismatch(self.subject, str(self.layer.diff_id), str(diff_id))
         return scanner.index(self.layer.blob.digest, diff_id, self.unpacked)
+
+    def extract(self, blob: Blob, number: int, size: int, limits: Limits) -> bytes:
+        """Reads a small file of a layer that was unpacked before.
+
+        Args:
+            blob: of the layer.
+            number: of the file's entry.
+            size: of the file, in bytes.
+            limits: of the image.
+        """
+        wanted = bytearray(number + 1)
+        wanted[number] = 1
+        fd = os.memfd_create("fastpull-file", os.MFD_CLOEXEC)
+        try:
+            with self._part.watch() as watch:
+                reader = BlobReader(blob, self.layer.blob, self.subject, watch)
+                scanner = LayerScanner(self.subject, limits)
+                writer = PayloadWriter(scanner.entries, fd, wanted)
+                stream = inflate(reader, self.subject, limits, self._window.grow)
+                while len(scanner.entries) <= number + 1 and (chunk := stream.read(CHUNK)):
+                    code = writer.write(chunk, scanner.feed(chunk))
+                    if code:
+                        raise OSError(code, os.strerror(code))
+            start = memoryview(writer.starts_bytes()).cast("q")[number]
+            return os.pread(fd, size, start)
+        finally:
+            self._window.release()
+            os.close(fd)
 
     def _verify(self, reader: BlobReader) -> None:
         while reader.read(reader.chunk_size):

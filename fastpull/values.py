@@ -62,3 +62,8 @@ def parse_path(text: str) -> str:
     if not text or "\0" in text:
         raise InvalidSetting(text, "a path has to have a name, without NUL")
     return os.path.expanduser(text)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Reads names with commas between them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -44,12 +44,11 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     for name in list(os.environ):
-        ours = name.startswith(("FASTPULL_", "DOCKER_", "XDG_", "ENROOT_", "CONTAINERS_")) or name.lower().endswith(
-            "_proxy"
-        )
-        if ours and name not in _KEPT:
+        ours = name.startswith(("FASTPULL_", "CONTAINERS_", "DOCKER_", "ENROOT_", "NETRC", "REGISTRY_", "XDG_"))
+        if (ours or name.lower().endswith("_proxy")) and name not in _KEPT:
             monkeypatch.delenv(name)
     monkeypatch.setattr(sitefiles, "SYSTEM_FOLDER", str(home / "etc"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))  # /run/containers otherwise, whatever HOME is
 
 
 @pytest.fixture

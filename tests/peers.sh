@@ -2,10 +2,11 @@
 # The programs that tests and benchmarks compare with: as root on Debian those that are missing are installed, otherwise
 # they are named, and the tests that need them are skipped.
 packages=""
-for pair in buildah:buildah debootstrap:debootstrap docker-registry:docker-registry mkfs.ext4:e2fsprogs \
-    mksquashfs:squashfs-tools nginx:nginx-light openssl:openssl podman:podman skopeo:skopeo squashfuse:squashfuse \
-    strace:strace tar:tar \
-    tar2sqfs:squashfs-tools-ng umoci:umoci; do
+for pair in buildah:buildah bwrap:bubblewrap ch-run:charliecloud crun:crun debootstrap:debootstrap \
+    docker-registry:docker-registry htpasswd:apache2-utils mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs \
+    mksquashfs:squashfs-tools newuidmap:uidmap nginx:nginx-light openssl:openssl podman:podman runc:runc skopeo:skopeo \
+    squashfuse:squashfuse strace:strace systemd-nspawn:systemd-container tar:tar tar2sqfs:squashfs-tools-ng \
+    umoci:umoci; do
     command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || packages="$packages ${pair#*:}"
 done
 [ -z "$packages" ] && exit 0

@@ -6,12 +6,14 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import xxhash
 
+from fastpull.cache.findings import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
+from fastpull.cache.images import FinishedImage, Images
 from fastpull.cache.leftovers import Leftovers
+from fastpull.cache.pins import MAX_PIN_SECONDS, Pins
 from fastpull.cache.refs import Ref, damaged_refs, read_refs, remove_ref
 from fastpull.cache.store import Store, StoredBlob
 from fastpull.config import Settings
@@ -27,94 +29,6 @@ if TYPE_CHECKING:
 _READ_SIZE = 1 << 20
 _LEFTOVER_SECONDS = 86400.0
 """Partial blobs that nobody has written to for a day will not be resumed any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class CachedImage:
-    """An image that the cache knows by name.
-
-    Attributes:
-        reference, platform: as it was resolved.
-        digest: of its manifest.
-        size: of its layers, in bytes.
-        present: how much of that is in the cache.
-        last_used: seconds since the epoch.
-    """
-
-    reference: str
-    platform: str
-    digest: Digest
-    size: int
-    present: int
-    last_used: float
-
-
-@dataclass(slots=True)
-class Usage:
-    """What a cache takes on its disk.
-
-    Attributes:
-        blobs, partial: numbers of complete and of unfinished blobs.
-        blob_bytes, partial_bytes, index_bytes, trash_bytes: what they take.
-    """
-
-    blobs: int = 0
-    blob_bytes: int = 0
-    partial: int = 0
-    partial_bytes: int = 0
-    index_bytes: int = 0
-    trash_bytes: int = 0
-
-    @property
-    def total_bytes(self) -> int:
-        """All together."""
-        return self.blob_bytes + self.partial_bytes + self.index_bytes + self.trash_bytes
-
-
-@dataclass(slots=True)
-class Removed:
-    """What was, or would be, removed.
-
-    Attributes:
-        blobs: their digests and sizes.
-        freed_bytes: with partial blobs and leftovers.
-    """
-
-    blobs: list[StoredBlob] = field(default_factory=list)
-    freed_bytes: int = 0
-
-
-@dataclass(slots=True)
-class Verified:
-    """What a verification found.
-
-    Attributes:
-        blobs, size: how many were read, and their bytes.
-        corrupt: digests of those that were not what their name says; they were taken out of the cache.
-        corrupt_indexes: of layers whose index was damaged; it was removed, and the next pull makes it again.
-        corrupt_seals: of sound blobs with a damaged seal, which is written anew.
-        corrupt_partials: of unfinished blobs with damaged ranges or records, which will be fetched again.
-        corrupt_refs: names of damaged files in ``refs``; they were removed.
-    """
-
-    blobs: int = 0
-    size: int = 0
-    corrupt: list[Digest] = field(default_factory=list)
-    corrupt_indexes: list[Digest] = field(default_factory=list)
-    corrupt_seals: list[Digest] = field(default_factory=list)
-    corrupt_partials: list[Digest] = field(default_factory=list)
-    corrupt_refs: list[str] = field(default_factory=list)
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing was damaged."""
-        return self.damaged == 0
-
-    @property
-    def damaged(self) -> int:
-        """How many things were damaged."""
-        layers = (self.corrupt, self.corrupt_indexes, self.corrupt_seals, self.corrupt_partials)
-        return sum(len(digests) for digests in layers) + len(self.corrupt_refs)
 
 
 class Cache:
@@ -133,24 +47,54 @@ class Cache:
             raise CacheError(self.root, "there is no cache; the first pull makes one", errno.ENOENT)
         self._store = Store(self.root)
         self._leftovers = Leftovers(self._store)
+        self._images = Images(self._store.files)
+        self._pins = Pins(self._store.files)
 
     def images(self) -> list[CachedImage]:
         """The images that the cache knows by name, the last used first."""
         blobs = {blob.digest: blob for blob in self._store.blobs()}
+        finished = list(self._images.all())
         found = []
         for ref in read_refs(self._store.files):
             manifest = self._manifest(ref.manifest)
             if manifest is not None:
                 layers = [(layer, blobs.get(layer.digest)) for layer in manifest.layers]
-                used = max([ref.time, *(blob.last_used for _, blob in layers if blob)])
-                present = sum(blob.size for _, blob in layers if blob)
-                size = sum(layer.size for layer, _ in layers)
-                found.append(CachedImage(ref.reference, ref.platform, ref.manifest, size, present, used))
+                mine = [image for image in finished if image.key.manifest == ref.manifest]
+                used = [ref.time, *(blob.last_used for _, blob in layers if blob), *(image.last_used for image in mine)]
+                found.append(
+                    CachedImage(
+                        ref.reference,
+                        ref.platform,
+                        ref.manifest,
+                        size=sum(layer.size for layer, _ in layers),
+                        present=sum(blob.size for _, blob in layers if blob),
+                        finished=sum(image.size for image in mine),
+                        last_used=max(used),
+                    )
+                )
         return sorted(found, key=lambda image: -image.last_used)
 
     def blobs(self) -> list[StoredBlob]:
         """The blobs: layers, configs and manifests, the last used first."""
         return sorted(self._store.blobs(), key=lambda blob: -blob.last_used)
+
+    def finished(self) -> list[ListedImage]:
+        """The finished images, the last used first."""
+        pins = self._pins.held()
+        found = [
+            ListedImage(
+                image.path,
+                image.source,
+                image.key.manifest,
+                image.key.platform,
+                image.key.recipe,
+                image.size,
+                pins.get(image.key.name, []),
+                image.last_used,
+            )
+            for image in self._images.all()
+        ]
+        return sorted(found, key=lambda image: -image.last_used)
 
     def usage(self) -> Usage:
         """What the cache takes on its disk."""
@@ -161,34 +105,49 @@ class Cache:
         for partial in self._leftovers.partials():
             usage.partial += 1
             usage.partial_bytes += partial.size
+        for image in self._images.all():
+            usage.images += 1
+            usage.image_bytes += image.size
         return usage
 
     def collect(
-        self, *, max_size: int | None = None, max_age_seconds: float | None = None, dry_run: bool = False
+        self,
+        *,
+        max_size: int | None = None,
+        max_age_seconds: float | None = None,
+        max_pin_seconds: float = MAX_PIN_SECONDS,
+        dry_run: bool = False,
     ) -> Removed:
-        """Removes leftovers, and blobs by age and by size, those first that were not used for the longest time.
+        """Removes leftovers, and blobs and finished images by age and by size, the longest unused first.
 
         A pull that reads a removed blob reads on; one that comes later fetches it again. Unfinished blobs that somebody
-        is writing stay.
+        is writing stay, and so do finished images that somebody holds.
 
         Args:
-            max_size: of all blobs together, in bytes, afterwards.
-            max_age_seconds: since a blob was used last.
+            max_size: of all blobs and finished images together, in bytes, afterwards.
+            max_age_seconds: since a blob or image was used last.
+            max_pin_seconds: since an image was pinned; nobody is taken to hold it for longer.
             dry_run: only say what would go.
         """
         removed, now = Removed(), time.time()
         patience = _LEFTOVER_SECONDS if max_age_seconds is None else min(_LEFTOVER_SECONDS, max_age_seconds)
-        blobs = sorted(self._store.blobs(), key=lambda blob: blob.last_used)
-        excess = sum(blob.size for blob in blobs) - max_size if max_size is not None else 0
-        for blob in blobs:
-            too_old = max_age_seconds is not None and now - blob.last_used > max_age_seconds
+        kept: list[StoredBlob | FinishedImage] = [*self._store.blobs(), *self._images.all()]
+        excess = sum(one.size for one in kept) - max_size if max_size is not None else 0
+        for one in sorted(kept, key=lambda one: one.last_used):
+            too_old = max_age_seconds is not None and now - one.last_used > max_age_seconds
             if too_old or excess > 0:
-                excess -= blob.size
-                self._remove(blob, removed, dry_run)
+                before = removed.freed_bytes
+                if isinstance(one, StoredBlob):
+                    self._remove(one, removed, dry_run)
+                else:
+                    self._remove_image(one, removed, dry_run, max_pin_seconds)
+                excess -= removed.freed_bytes - before
         for partial in list(self._leftovers.partials()):
             if now - partial.last_used > patience and (dry_run or self._leftovers.remove_partial(partial.digest)):
                 removed.freed_bytes += partial.size
         if not dry_run:
+            self._pins.remove_dead(max_pin_seconds)
+            self._images.remove_leftovers(_LEFTOVER_SECONDS)
             self._leftovers.remove(_LEFTOVER_SECONDS)
             self._leftovers.empty_trash()
             self._forget_refs(lambda ref: self._manifest(ref.manifest) is None)
@@ -226,13 +185,23 @@ class Cache:
         for partial in list(self._leftovers.partials()):
             if self._leftovers.has_damaged_partial(partial.digest, mend=not dry_run):
                 found.corrupt_partials.append(partial.digest)
+        for path, size, sound in self._images.verify():
+            found.images += 1
+            found.size += size
+            if not sound:
+                found.corrupt_images.append(path)
+                if not dry_run:
+                    self._images.discard(path, "corrupt")
         for name in list(damaged_refs(self._store.files)):
             found.corrupt_refs.append(name)
             if not dry_run:
                 remove_ref(self._store.files, name)
 
     def remove(self, name: str, *, dry_run: bool = False) -> Removed:
-        """Removes an image by reference, with those of its blobs that no other reference needs, or a blob by digest.
+        """Removes an image by reference, with what no other reference needs of it, or by digest a blob.
+
+        Of an image that is its blobs and finished images, and of the manifest that a digest names its finished images,
+        too. Those that somebody holds stay.
 
         Raises:
             InvalidReference, InvalidDigest: ``name`` is neither.
@@ -250,10 +219,14 @@ class Cache:
             wanted = {digest: None for ref in mine for digest in self._digests(ref) if digest not in needed}
             if mine and not dry_run:
                 self._forget_refs(lambda ref: ref.reference == reference)
+        manifests = set(wanted)
+        for image in list(self._images.all()):
+            if image.key.manifest in manifests:
+                self._remove_image(image, removed, dry_run, MAX_PIN_SECONDS)
         for digest in wanted:
             if digest in by_digest:
                 self._remove(by_digest[digest], removed, dry_run)
-        if not removed.blobs and not mine:
+        if not (removed.blobs or removed.images or removed.pinned or mine):
             raise NotFound(repr(name), f"cache {self.root}", "fastpull cache ls shows what it has")
         if not dry_run:
             self._leftovers.empty_trash()
@@ -263,6 +236,20 @@ class Cache:
         if dry_run or self._store.remove(blob.digest):
             removed.blobs.append(blob)
             removed.freed_bytes += blob.size
+
+    def _remove_image(self, image: FinishedImage, removed: Removed, dry_run: bool, max_pin_seconds: float) -> None:
+        """Removes a finished image unless somebody holds it: who holds the lock waits for nobody who pins it now."""
+        lock = self._images.lock(image.key)
+        if not lock.try_acquire():
+            return  # somebody is looking at it
+        try:
+            if image.key.name in self._pins.held(max_pin_seconds):
+                removed.pinned.append(image.path)
+            elif dry_run or self._images.discard(image.path, "removed"):
+                removed.images.append(RemovedImage(image.path, image.size))
+                removed.freed_bytes += image.size
+        finally:
+            lock.release()
 
     def _is_sound(self, blob: StoredBlob, buffer: memoryview, found: Verified, dry_run: bool) -> bool | None:
         """Whether a blob is sound, None if it is gone; a damaged seal beside a sound one is noted, and mended."""

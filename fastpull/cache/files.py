@@ -11,8 +11,8 @@ from fastpull.cache.locks import FileLock
 from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_error
 from fastpull.oci.digest import ALGORITHMS, Digest
 
-_BY_DIGEST = ("blobs", "partial", "index")
-_FOLDERS = (*_BY_DIGEST, "refs", "locks", "trash")
+_BY_DIGEST = ("blobs", "partial", "index", "images")
+_FOLDERS = (*_BY_DIGEST, "pins", "refs", "locks", "trash")
 _counter = itertools.count()
 
 
@@ -26,7 +26,8 @@ class Files:
     Attributes:
         root: with ``v1``.
         mode: of folders.
-        file_mode: of what is published.
+        file_mode: of what is published: for all who may read the cache, and not to be written to.
+        note_mode: of what whoever shares the cache may touch to say that they used it.
 
     Raises:
         CacheError: from every method, where the filesystem refuses.
@@ -44,6 +45,12 @@ class Files:
                     os.mkdir(path)
                     os.chmod(path, self.mode)
         self.file_mode = self.mode & 0o444
+        self.note_mode = self.mode & 0o666
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others than its owner may write to the cache."""
+        return bool(self.mode & 0o022)
 
     def path(self, folder: str, digest: Digest) -> str:
         """Where something that is named by a digest is, or would be."""
@@ -55,7 +62,7 @@ class Files:
 
     def lock(self, name: str) -> FileLock:
         """The lock of that name."""
-        return FileLock(os.path.join(self.root, "locks", name), self.mode & 0o666)
+        return FileLock(os.path.join(self.root, "locks", name), self.note_mode)
 
     def listed(self, folder: str, *, nested: bool = True) -> Iterator[tuple[str, str, os.stat_result]]:
         """The visible files of a folder as (subfolder, name, state); those that vanish meanwhile are passed over."""
@@ -76,13 +83,14 @@ class Files:
             except FileNotFoundError:
                 return None
 
-    def write(self, path: str, content: bytes, sync: bool = False) -> None:
+    def write(self, path: str, content: bytes, sync: bool = False, mode: int | None = None) -> None:
         """Writes a small file that appears whole or not at all.
 
         Args:
             path: replaced if it is there.
             content: of the file.
             sync: wait until it is on the disk.
+            mode: of the file; by default that of what is published.
         """
         folder, name = os.path.split(path)
         draft = os.path.join(folder, f".{name[:64]}.{unique()}")
@@ -94,7 +102,7 @@ class Files:
                     view = memoryview(content)
                     while view:
                         view = view[os.write(fd, view) :]
-                    os.fchmod(fd, self.file_mode)
+                    os.fchmod(fd, self.file_mode if mode is None else mode)
                     if sync:
                         os.fsync(fd)
                 finally:
@@ -106,6 +114,16 @@ class Files:
                 raise
             if sync:
                 sync_folder(folder)
+
+    def discard(self, path: str, why: str) -> bool:
+        """Moves a file to ``trash``; says whether it was there. Whoever has it open can read on."""
+        target = os.path.join(self.root, "trash", f"{os.path.basename(path)}.{unique()}.{why}")
+        with local_errors():
+            try:
+                os.rename(path, target)
+            except FileNotFoundError:
+                return False
+        return True
 
     def open_scratch(self) -> int:
         """Opens an empty file without a name, which is gone when its descriptor is closed, whoever dies meanwhile."""

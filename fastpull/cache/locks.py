@@ -36,6 +36,11 @@ class FileLock:
         """Whether this object holds the lock."""
         return self._fd >= 0
 
+    @property
+    def is_there(self) -> bool:
+        """Whether somebody holds or wants the lock, or has died with it."""
+        return os.path.lexists(self.path)
+
     def try_acquire(self) -> bool:
         """Takes the lock if it is free.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 from fastpull.cache import line
 
@@ -50,9 +50,16 @@ class Seal:
     def from_bytes(cls, content: bytes) -> Self | None:
         """Reads a seal; None for anything that is not one."""
         try:
-            value = line.from_bytes(content)
+            return cls.of(line.from_bytes(content))
+        except ValueError:
+            return None
+
+    @classmethod
+    def of(cls, value: Any) -> Self | None:
+        """Takes a seal out of JSON; None for anything that is not one."""
+        try:
             seal = cls(value["size"], value["fingerprint"], value["synced"], value["boot"])
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, TypeError):
             return None
         kinds = (int, str, bool, str)
         sound = all(isinstance(got, kind) for got, kind in zip(asdict(seal).values(), kinds, strict=True))

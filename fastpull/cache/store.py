@@ -7,6 +7,8 @@
       blobs/<algorithm>/<hex>.seal     what was verified, and when
       partial/<algorithm>/<hex>/       data and journal of a blob that is coming, or was
       index/<algorithm>/<hex>          a layer's index, by the digest of its blob
+      images/<algorithm>/<name>.sqsh   finished images, see `fastpull.cache.images`
+      pins/                            what is in use, see `fastpull.cache.pins`
       refs/<hash of the reference>     what a reference resolved to
       locks/                           flock files
       trash/                           on its way out
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from fastpull.cache.files import Files, digest_of, local_errors, sync_folder, unique
+from fastpull.cache.files import Files, digest_of, local_errors, sync_folder
 from fastpull.cache.indexes import Indexes
 from fastpull.cache.partial import Partial
 from fastpull.cache.seal import Seal
@@ -211,15 +213,10 @@ class Store:
 
     def remove(self, digest: Digest, why: str = "removed") -> bool:
         """Takes a blob out of the cache; says whether it was there. Whoever has it open can read on."""
-        target = os.path.join(self.root, "trash", f"{digest.encoded}.{unique()}.{why}")
-        with local_errors():
-            try:
-                os.rename(self.blob_path(digest), target)
-            except FileNotFoundError:
-                return False
-            for path in (self.blob_path(digest) + SEAL, self.files.path("index", digest)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+        if not self.files.discard(self.blob_path(digest), why):
+            return False
+        for path in (self.blob_path(digest) + SEAL, self.files.path("index", digest)):
+            self.files.unlink(path)
         return True
 
     def blobs(self) -> Iterator[StoredBlob]:
@@ -249,6 +246,10 @@ class Store:
     def lock(self, digest: Digest) -> FileLock:
         """The lock that whoever writes a blob holds."""
         return self.files.blob_lock(digest)
+
+    def slot(self, number: int) -> FileLock:
+        """The lock of one of the places of `fastpull.cache.slots.Slots`."""
+        return self.files.lock(f"slot-{number}")
 
     def _read_seal(self, digest: Digest) -> Seal | None:
         try:

@@ -3,31 +3,59 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
 
 import fastpull
+from fastpull.errors import InvalidSetting
+from fastpull.progress import Warned
+
+if TYPE_CHECKING:
+    from fastpull.cli.console import Console
 
 SOURCE_HELP = (
     "REF or docker://REF (also enroot's REGISTRY#IMAGE), oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG|@DIGEST], "
     "docker-archive:FILE[:REF|:@NUMBER], docker-daemon:REF or containers-storage:REF"
 )
+_MAX_PASSWORD = 64 << 10
 
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     """What every verb takes that talks to sources."""
     add_settings(parser, "cache")
     parser.add_argument("--platform", metavar="OS/ARCH[/VARIANT]", help="of the image; by default this machine's")
-    add_settings(parser, "pull", "insecure", "registries_conf", "policy", "connections", "memory", "workers")
+    add_settings(parser, "pull", "insecure", "registries_conf", "policy")
+    add_settings(parser, "connections", "site_connections", "memory", "workers")
+    access = parser.add_argument_group("registries", "by default with the logins of podman, skopeo, docker and enroot")
+    add_login_arguments(access)
+    add_settings(access, *fastpull.ACCESS)
 
 
 def add_settings(parser: argparse._ActionsContainer, *names: str) -> None:
-    """Settings as flags, with what the table of settings says of them."""
+    """Settings as flags, with what the table of settings says of them; those without a flag are passed over."""
     for name in names:
         setting = fastpull.SETTINGS[name]
         text = f"{setting.text} ({setting.shown_default})".replace("%", "%%")
-        if setting.kind.metavar:
+        if not setting.flag:
+            continue
+        if setting.kind.is_list:
+            text += "; may be repeated"
+            parser.add_argument(setting.flag, dest=name, metavar=setting.kind.metavar, action="append", help=text)
+        elif setting.kind.metavar:
             parser.add_argument(setting.flag, dest=name, metavar=setting.kind.metavar, help=text)
         else:
             parser.add_argument(setting.flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
+
+
+def add_login_arguments(parser: argparse._ActionsContainer) -> None:
+    """User name and password."""
+    parser.add_argument(
+        "--creds",
+        metavar="USER[:PASSWORD]",
+        help="for the registry of SOURCE; other users of the machine can see a password that is given here",
+    )
+    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
 
 
 def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +72,44 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="tell of retries and of each layer, too")
 
 
+def read_environment(name: str, console: Console, *, verbose: bool) -> fastpull.EnvironmentFile:
+    """Reads an environment definition file, and tells what in it means nothing here.
+
+    Raises:
+        InvalidSetting: it cannot be read, or the file that it names as its image is not there.
+    """
+    found = fastpull.EnvironmentFile.load(name)
+    image = found.image_file
+    if image is not None and not os.path.isfile(image):
+        raise InvalidSetting(image, f"there is no such image, which {found.path} names")
+    if found.unknown:
+        console.on_event(Warned(found.path, f"unknown to the container engine: {', '.join(found.unknown)}"))
+    known = sorted(found.others.keys() - set(found.unknown))
+    if known and verbose:
+        console.on_event(Warned(found.path, f"left to the container engine: {', '.join(known)}"))
+    return found
+
+
 def given_settings(options: argparse.Namespace) -> dict[str, object]:
     """What the command line says of settings; None for what it does not say."""
-    return {name: getattr(options, name, None) for name in fastpull.SETTINGS}
+    given: dict[str, object] = {name: getattr(options, name, None) for name in fastpull.SETTINGS}
+    username, colon, password = (getattr(options, "creds", None) or "").partition(":")
+    if username:
+        given["username"] = username
+    if colon:
+        given["password"] = fastpull.Secret(password)
+    if getattr(options, "password_stdin", False):
+        if colon:
+            raise InvalidSetting("--password-stdin", "--creds has a password already")
+        given["password"] = fastpull.Secret(_password())
+    return given
+
+
+def _password() -> str:
+    text = sys.stdin.read(_MAX_PASSWORD).removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise InvalidSetting("--password-stdin", "there is no password on standard input")
+    return text
 
 
 def settings_of(options: argparse.Namespace) -> fastpull.Settings:

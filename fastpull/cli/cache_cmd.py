@@ -17,6 +17,7 @@ _EPILOG = """\
 examples:
   fastpull cache ls                                  images, the last used first
   fastpull cache ls --blobs                          layers, configs and manifests
+  fastpull cache ls --finished                       squashfs files, and who uses them
   fastpull cache du
   fastpull cache gc --max-size 200G --max-age 30d    for a nightly job
   fastpull cache verify                              read and hash everything
@@ -45,13 +46,16 @@ def add_verb(verbs: Any) -> None:
         return action
 
     listing = add("ls", _ls, "list the images that are here")
-    listing.add_argument("--blobs", action="store_true", help="list blobs instead")
+    what = listing.add_mutually_exclusive_group()
+    what.add_argument("--blobs", action="store_true", help="list blobs instead")
+    what.add_argument("--finished", action="store_true", help="list finished squashfs files instead")
     add("du", _du, "tell what the cache takes on the disk")
-    collecting = add("gc", _gc, "remove leftovers, and blobs by age and size, the longest unused first")
+    collecting = add("gc", _gc, "remove leftovers, and blobs and images by age and size, the longest unused first")
     collecting.add_argument("--max-size", metavar="SIZE", help="leave at most so much, such as 200G")
     collecting.add_argument("--max-age", metavar="AGE", help="remove what was not used for so long, such as 30d")
+    collecting.add_argument("--pin-age", metavar="AGE", help="nobody uses a finished image for longer than this (30d)")
     verifying = add("verify", _verify, "read and hash everything, and take out what is damaged")
-    removing = add("rm", _rm, "remove images by reference, or blobs by digest")
+    removing = add("rm", _rm, "remove images by reference, or blobs by digest; finished images go with their manifest")
     removing.add_argument("names", metavar="NAME", nargs="+", help="a reference or a digest")
     for action in (collecting, verifying, removing):
         action.add_argument("-n", "--dry-run", action="store_true", help="change nothing, only tell")
@@ -64,6 +68,25 @@ def _ls(options: argparse.Namespace) -> int:
         rows = [(str(blob.digest), size_of(blob.size), age_of(blob.last_used)) for blob in blobs]
         _show(options, blobs, ("DIGEST", "SIZE", "LAST USED"), rows)
         return 0
+    if options.finished:
+        finished = cache.finished()
+        files = [
+            (
+                image.source,
+                image.platform,
+                image.manifest.short,
+                str(image.recipe.get("compression", "")),
+                ", ".join(map(str, image.recipe.get("dialects", ()))) or "all",
+                size_of(image.size),
+                ", ".join(str(pin.holder) for pin in image.pins) or "nobody",
+                age_of(image.last_used),
+                image.path,
+            )
+            for image in finished
+        ]
+        head = ("SOURCE", "PLATFORM", "DIGEST", "COMPRESSION", "FOR", "SIZE", "USED BY", "LAST USED", "PATH")
+        _show(options, finished, head, files)
+        return 0
     images = cache.images()
     lines = [
         (
@@ -72,11 +95,12 @@ def _ls(options: argparse.Namespace) -> int:
             image.digest.short,
             size_of(image.size),
             "complete" if image.present == image.size else f"{size_of(image.present)} here",
+            size_of(image.finished) if image.finished else "no",
             age_of(image.last_used),
         )
         for image in images
     ]
-    _show(options, images, ("REFERENCE", "PLATFORM", "DIGEST", "SIZE", "STATE", "LAST USED"), lines)
+    _show(options, images, ("REFERENCE", "PLATFORM", "DIGEST", "SIZE", "STATE", "FINISHED", "LAST USED"), lines)
     return 0
 
 
@@ -86,6 +110,7 @@ def _du(options: argparse.Namespace) -> int:
     rows = [
         ("blobs", str(usage.blobs), size_of(usage.blob_bytes)),
         ("unfinished blobs", str(usage.partial), size_of(usage.partial_bytes)),
+        ("finished images", str(usage.images), size_of(usage.image_bytes)),
         ("indexes", "", size_of(usage.index_bytes)),
         ("trash", "", size_of(usage.trash_bytes)),
         ("total", "", size_of(usage.total_bytes)),
@@ -98,6 +123,7 @@ def _gc(options: argparse.Namespace) -> int:
     removed = fastpull.Cache(options.cache).collect(
         max_size=fastpull.parse_size(options.max_size) if options.max_size else None,
         max_age_seconds=fastpull.parse_age(options.max_age) if options.max_age else None,
+        max_pin_seconds=fastpull.parse_age(options.pin_age or "30d"),
         dry_run=options.dry_run,
     )
     _tell_removed(options, removed)
@@ -115,6 +141,8 @@ def _verify(options: argparse.Namespace) -> int:
     ):
         for digest in digests:
             print(f"fastpull: damaged {kind} of: {digest}", file=sys.stderr)
+    for path in found.corrupt_images:
+        print(f"fastpull: damaged finished image: {path}", file=sys.stderr)
     for name in found.corrupt_refs:
         print(f"fastpull: damaged reference: {name}", file=sys.stderr)
     damaged = found.damaged
@@ -122,7 +150,8 @@ def _verify(options: argparse.Namespace) -> int:
         print(json.dumps(plain(found)))
     else:
         done = "would be taken out" if options.dry_run else "taken out"
-        print(f"{found.blobs} blobs, {size_of(found.size)}: {f'{damaged} damaged, {done}' if damaged else 'all sound'}")
+        state = f"{damaged} damaged, {done}" if damaged else "all sound"
+        print(f"{found.blobs} blobs, {found.images} finished images, {size_of(found.size)}: {state}")
     return IntegrityError.exit_code if damaged else 0
 
 
@@ -136,8 +165,7 @@ def _rm(options: argparse.Namespace) -> int:
             print(f"fastpull: error: {error}", file=sys.stderr)
             failures.append(error.exit_code)
         else:
-            removed.blobs += one.blobs
-            removed.freed_bytes += one.freed_bytes
+            removed.add(one)
     _tell_removed(options, removed)
     return failures[0] if failures else 0
 
@@ -148,6 +176,10 @@ def _tell_removed(options: argparse.Namespace, removed: fastpull.Removed) -> Non
         return
     for blob in removed.blobs:
         print(f"{blob.digest}  {size_of(blob.size):>10}")
+    for image in removed.images:
+        print(f"{image.path}  {size_of(image.size):>10}")
+    for path in removed.pinned:
+        print(f"fastpull: somebody uses it, so it stays: {path}", file=sys.stderr)
     print(f"{'would free' if options.dry_run else 'freed'} {size_of(removed.freed_bytes)}", file=sys.stderr)
 
 

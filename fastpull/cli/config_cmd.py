@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import fastpull
-from fastpull.cli.arguments import add_settings, given_settings
+from fastpull.cli.arguments import add_login_arguments, add_settings, given_settings
 from fastpull.cli.words import plain, table
 
 _EPILOG = """\
@@ -37,6 +37,7 @@ def add_verb(verbs: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     add_settings(parser, *fastpull.SETTINGS)
+    add_login_arguments(parser)
     parser.set_defaults(run=_run)
 
 
@@ -49,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
             json.dumps({one.setting.name: {"value": plain(one.value), "origin": one.origin} for one in found}, indent=2)
         )
     else:
-        rows = [(one.setting.name, one.setting.kind.show(one.value), one.origin) for one in found]
+        rows = [(one.setting.name, one.shown, one.origin) for one in found]
         print("\n".join(table(("SETTING", "VALUE", "FROM"), rows)))
     _warn_of_variables()
     return 0

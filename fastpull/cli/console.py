@@ -10,7 +10,17 @@ import time
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from fastpull.cli.words import error_summary, plain, size_of
-from fastpull.progress import Committing, Event, LayerDone, LayerProgress, Resolved, Retrying, Waiting, Warned
+from fastpull.progress import (
+    Committing,
+    Event,
+    LayerDone,
+    LayerProgress,
+    Resolved,
+    Retrying,
+    Waiting,
+    WaitingForImage,
+    Warned,
+)
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -143,6 +153,8 @@ class LineConsole(QuietConsole):
                 return f"{image.source}: {image.digest} {image.platform}, {_layers(len(image.layers), image.size)}"
             case Waiting(source, digest):
                 return f"{source}: waiting for {digest.short}, which somebody else is downloading"
+            case WaitingForImage(source):
+                return f"{source}: waiting for somebody else who is making it"
             case LayerDone() if self._verbose:
                 how = ", was cached" if event.was_cached else ""
                 return f"{event.source}: {event.digest.short} done, {size_of(event.size)}{how}"

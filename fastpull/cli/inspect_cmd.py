@@ -10,7 +10,7 @@ from typing import Any
 import fastpull
 from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, settings_of
 from fastpull.cli.running import run
-from fastpull.cli.words import image_summary, size_of
+from fastpull.cli.words import image_summary, plain, size_of
 
 _EPILOG = """\
 examples:
@@ -18,6 +18,7 @@ examples:
   fastpull inspect --json nvcr.io/nvidia/pytorch:24.01-py3 | jq .layers
   fastpull inspect --digest debian:12                          what does the tag mean now?
   fastpull inspect --raw oci:layout:v1 | sha256sum
+  fastpull inspect --auth nvcr.io/nvidia/pytorch               which login would be used?
 """
 
 
@@ -36,11 +37,18 @@ def add_verb(verbs: Any) -> None:
     what.add_argument("--digest", action="store_true", help="only the digest of the manifest")
     what.add_argument("--raw", action="store_true", help="the manifest's own bytes")
     what.add_argument("--config", action="store_true", help="the config's own bytes")
+    parser.add_argument(
+        "--auth",
+        action="store_true",
+        help="SOURCE is a registry or an image: show which login would be used for it, and where it was looked for",
+    )
     add_client_arguments(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.auth:
+        return _show_login(options)
     image = run(_resolve(options, settings_of(options)))
     if options.raw or options.config:
         sys.stdout.buffer.write(image.manifest.raw if options.raw else image.config.raw)
@@ -51,6 +59,32 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print(_words(image))
     return 0
+
+
+def _show_login(options: argparse.Namespace) -> int:
+    registry, repository = _registry_and_repository(options.source)
+    keyring = fastpull.Keyring(settings_of(options).access)
+    keyring.name_registry(registry)
+    search = run(keyring.search(registry, repository))
+    found = search.found
+    if options.json:
+        login = {"origin": found.origin, "username": found.username, "kind": found.kind} if found else None
+        print(json.dumps({"subject": search.subject, "login": login, "places": plain(search.places)}, indent=2))
+        return 0
+    who = f"{found.username or '(a token)'}, with the {found.kind} of {found.origin}" if found else "nobody: anonymous"
+    print(f"{search.subject}: {who}")
+    for place in search.places:
+        print(f"  {place.name}: {place.outcome}")
+    return 0
+
+
+def _registry_and_repository(text: str) -> tuple[str, str]:
+    """``HOST``, ``HOST/NAMESPACE`` or a reference."""
+    text = text.removeprefix("docker://")
+    if "/" in text or "#" in text:
+        reference = fastpull.Reference.parse(text)
+        return reference.registry, reference.repository
+    return fastpull.Reference.parse(f"{text}#any/name").registry, ""
 
 
 async def _resolve(options: argparse.Namespace, settings: fastpull.Settings) -> fastpull.Image:

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import fastpull
-from fastpull.cli import cache_cmd, config_cmd, demo_cmd, inspect_cmd, pull_cmd, warm_cmd
+from fastpull.cli import (
+    cache_cmd,
+    config_cmd,
+    demo_cmd,
+    enroot_cmd,
+    importer_cmd,
+    inspect_cmd,
+    pull_cmd,
+    warm_cmd,
+)
 from fastpull.cli.running import INTERRUPTED, Interrupted
 from fastpull.cli.words import error_summary
 from fastpull.errors import FastpullError, InvalidInput
@@ -25,6 +34,7 @@ examples:
   fastpull warm -f images.txt --jobs 4                     into the cache only
   fastpull inspect quay.io/fedora/fedora:41                what is it?
   fastpull cache ls                                        what is here?
+  fastpull importer get docker://debian:12                 what pyxis calls
   fastpull config                                          which settings count, and why?
   fastpull demo                                            see it work, without a network
 
@@ -51,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fastpull {fastpull.__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in (pull_cmd, warm_cmd, inspect_cmd, cache_cmd, config_cmd, demo_cmd):
+    for module in (pull_cmd, warm_cmd, inspect_cmd, cache_cmd, enroot_cmd, importer_cmd, config_cmd, demo_cmd):
         module.add_verb(verbs)
     return parser
 

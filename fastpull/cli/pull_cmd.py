@@ -16,6 +16,7 @@ from fastpull.cli.arguments import (
     add_limit_arguments,
     add_output_arguments,
     add_settings,
+    read_environment,
     settings_of,
 )
 from fastpull.cli.console import Console, console_for
@@ -36,11 +37,15 @@ examples:
   fastpull pull debian:12 --pull missing                      from the cache if it is there, also offline
   fastpull pull debian:12 -o image.tar
   fastpull pull debian:12 -o - | podman import - debian:12
+  fastpull pull --edf pytorch -o pytorch.sqsh                 what ~/.edf/pytorch.toml names
   digest=$(fastpull pull -q debian:12 -o rootfs/)
+  fastpull pull debian:12 -o bundle/ --for bundle             then: runc run -b bundle/ name
+  fastpull pull debian:12 --for enroot --for charliecloud
+  fastpull pull debian:12 -o image.sqsh --keep-images         the next one takes it out of the cache
   fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
 An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
-Credentials are read from Docker's config.json, as docker login writes it.
+Credentials are read from where podman, skopeo, docker and enroot keep them: fastpull inspect --auth HOST.
 """
 
 
@@ -53,7 +58,11 @@ def add_verb(verbs: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("source", metavar="SOURCE", nargs="?", help=SOURCE_HELP)
+    what.add_argument(
+        "--edf", metavar="FILE", help="take the source from an environment definition file, or a name in EDF_PATH"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -62,6 +71,15 @@ def add_verb(verbs: Any) -> None:
         "stdout; by default NAME+TAG.sqsh in the current directory",
     )
     parser.add_argument("--format", choices=("dir", "squashfs", "tar"), help="of the output, whatever its name")
+    parser.add_argument(
+        "--for",
+        dest="runtimes",
+        metavar="RUNTIME",
+        action="append",
+        choices=fastpull.RUNTIMES,
+        default=[],
+        help=f"put in, or beside it, what a runtime wants: {', '.join(fastpull.RUNTIMES)}; may be given several times",
+    )
     parser.add_argument("--force", action="store_true", help="replace what is there; a file only by a file")
     parser.add_argument(
         "--owner",
@@ -69,12 +87,7 @@ def add_verb(verbs: Any) -> None:
         help="keep: owners, modes and devices as in the image, root's default; "
         "me: all is yours, without setuid bits and devices, everybody else's default; directories only",
     )
-    parser.add_argument(
-        "--compression",
-        metavar="NAME[:LEVEL]",
-        help="of a squashfs image: zstd[:1-22] (zstd:1), gzip[:1-9], lz4, xz, or none for files as they are",
-    )
-    parser.add_argument("--block-size", metavar="SIZE", help="of a squashfs image, from 4K to 1M (128K)")
+    add_settings(parser, "compression", "block_size")
     parser.add_argument(
         "--no-fragments", action="store_true", help="small files do not share blocks of a squashfs image"
     )
@@ -82,9 +95,14 @@ def add_verb(verbs: Any) -> None:
         "--mtime", type=int, metavar="SECONDS", help="of everything in a squashfs image or a tar, since the epoch"
     )
     parser.add_argument(
+        "--hardlink",
+        action="store_true",
+        help="a squashfs image that the cache has may become another name of the cache's file, to be read only",
+    )
+    parser.add_argument(
         "--digest-file", metavar="FILE", help="write the digest of the manifest there when the output is complete"
     )
-    add_settings(parser, "sync")
+    add_settings(parser, "keep_images", "share_images", "sync")
     add_client_arguments(parser)
     add_limit_arguments(parser)
     add_output_arguments(parser)
@@ -96,9 +114,13 @@ def add_verb(verbs: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
+    options.source = _source(options)
     output = options.output
     if output is None and options.format not in (None, "squashfs"):
         raise InvalidSetting(f"--format {options.format}", "name the output with -o")
+    for runtime, form in (("bundle", "NAME/"), ("shifter", "ID.squashfs")):
+        if output is None and runtime in options.runtimes:
+            raise InvalidSetting(f"--for {runtime}", f"name the output with -o {form}")
     if output is None:
         output = _default_output(options.source)
     to_stdout = output == "-"
@@ -110,9 +132,11 @@ def _run(options: argparse.Namespace) -> int:
         force=options.force,
         owner=options.owner,
         compression=options.compression,
-        block_size=None if options.block_size is None else fastpull.parse_size(options.block_size),
+        block_size=None if options.block_size is None else settings.block_size,
         fragments=False if options.no_fragments else None,
         mtime=options.mtime,
+        hard_link=options.hardlink or None,
+        settings=settings,
     )
     trace_file = _trace_file(options.trace, output)
     with console_for(options, sys.stderr if to_stdout else None) as console:
@@ -137,6 +161,20 @@ def _write_digest(path: str, digest: fastpull.Digest) -> None:
         raise from_os_error(OutputError, error, path) from error
 
 
+def _source(options: argparse.Namespace) -> str:
+    """The source that the command line or an environment definition file names."""
+    if options.edf is None:
+        source: str = options.source
+        return source
+    with console_for(options, sys.stderr) as console:
+        found = read_environment(options.edf, console, verbose=options.verbose)
+    if found.image_file is not None:
+        raise InvalidSetting(found.image_file, f"{found.path} names an image that is there already, nothing to pull")
+    if not found.image:
+        raise InvalidSetting(found.path, "this environment has no image")
+    return found.image
+
+
 async def _pull(
     options: argparse.Namespace,
     settings: fastpull.Settings,
@@ -145,7 +183,7 @@ async def _pull(
     trace: fastpull.Trace | None,
 ) -> fastpull.PullReport:
     async with fastpull.Client(settings, on_event=console.on_event) as client:
-        return await client.pull(options.source, sink, options.platform, trace=trace)
+        return await client.pull(options.source, sink, options.platform, runtimes=options.runtimes, trace=trace)
 
 
 def _trace_file(path: str | None, output: str) -> contextlib.AbstractContextManager[fastpull.Trace | None]:
@@ -192,13 +230,15 @@ def _words(report: fastpull.PullReport) -> str:
     sizes = f"{size_of(report.unpacked)} from {size_of(report.image.size)}"
     words = [f"{output.path}: {output.inodes} inodes, {sizes} in {report.seconds:.1f} s"]
     if isinstance(output, fastpull.SquashfsReport):
+        if report.was_finished:
+            words.append(f"{output.origin} from the cache, where it was finished")
         ratio = output.content_size / output.size
         words.append(f"{size_of(output.size)} on the disk ({output.compression}, {ratio:.2f} to 1)")
         if output.duplicates:
             words.append(f"{output.duplicates} duplicates of {size_of(output.duplicate_bytes)}")
         if output.hole_bytes:
             words.append(f"{size_of(output.hole_bytes)} of holes")
-    if report.cached_layers:
+    if report.cached_layers and not report.was_finished:
         words.append(f"{report.cached_layers} of {layers} layers were cached")
     line = ", ".join(words)
     return f"{line}\n{report.bottleneck}" if report.bottleneck else line

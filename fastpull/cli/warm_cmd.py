@@ -7,7 +7,14 @@ import sys
 from typing import Any
 
 import fastpull
-from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, add_output_arguments, add_settings, settings_of
+from fastpull.cli.arguments import (
+    SOURCE_HELP,
+    add_client_arguments,
+    add_output_arguments,
+    add_settings,
+    read_environment,
+    settings_of,
+)
 from fastpull.cli.console import Console, console_for
 from fastpull.cli.running import run
 from fastpull.errors import InvalidSetting
@@ -17,6 +24,7 @@ examples:
   fastpull warm debian:12 quay.io/fedora/fedora:41
   fastpull warm -f images.txt --jobs 8 --cache /shared/fastpull
   squeue-images | fastpull warm -f -
+  fastpull warm --edf ~/.edf/pytorch.toml ~/.edf/jax.toml
 
 A file has one source a line; empty lines and those that begin with # do not count.
 If some images fail, the others are warmed all the same, and the exit code is that of the first failure.
@@ -36,6 +44,14 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument(
         "-f", "--file", metavar="FILE", action="append", default=[], help="read sources from a file, - is stdin"
     )
+    parser.add_argument(
+        "--edf",
+        metavar="FILE",
+        action="extend",
+        nargs="+",
+        default=[],
+        help="environment definition files, or names of some in EDF_PATH; an image that is a file needs no warming",
+    )
     parser.add_argument("--jobs", metavar="N", type=int, default=4, help="images side by side (4)")
     add_settings(parser, "sync")
     add_client_arguments(parser)
@@ -47,10 +63,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
     sources = [*options.sources, *(source for path in options.file for source in _read(path))]
-    if not sources:
+    if not sources and not options.edf:
         raise InvalidSetting("warm", "no source to warm the cache with; name one, or a file of them with -f")
     settings = settings_of(options)
     with console_for(options) as console:
+        environments = [read_environment(name, console, verbose=options.verbose) for name in options.edf]
+        sources += [found.image for found in environments if found.image and found.image_file is None]
         reports = run(_warm(sources, options, settings, console))
     for report in reports:
         if report.error is not None:

@@ -155,6 +155,18 @@ class LayerIndex(Sequence[Entry]):
             for number, values in found.items()
         }
 
+    def owned_by_one(self) -> LayerIndex:
+        """The same entries, all root's, with files that their owner may read and write, and directories open to it."""
+        extra = [0o600] * len(EntryType)
+        extra[EntryType.DIRECTORY] = 0o700
+        extra[EntryType.SYMLINK] = 0
+        modes = (mode | extra[type_] for mode, type_ in zip(self.modes, self.types, strict=True))
+        nobody = bytes(len(self.columns.uids))
+        packed = struct.pack(f"={len(self)}H", *modes)
+        return LayerIndex(
+            self.blob, self.diff_id, self.size, self.columns._replace(modes=packed, uids=nobody, gids=nobody)
+        )
+
     def to_bytes(self) -> bytes:
         """The index as a file: a line of magic, a line of JSON, and the columns."""
         head = {

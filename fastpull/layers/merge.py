@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import Directory, Node, Origin, Tree
+from fastpull.layers.tree import MAX_DEPTH, MAX_SYMLINKS, Directory, Node, Origin, Tree
 
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
@@ -32,8 +32,6 @@ _OPAQUE = b".wh..wh..opq"
 _AUFS = b".wh..wh."
 _AUFS_LINKS = b".wh..wh.plnk"
 _NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
-_MAX_SYMLINKS = 40  # as the kernel: path_resolution(7)
-_MAX_DEPTH = 255  # components of a path: the scanner's bound, which links must not get around
 
 
 def merge(indexes: Sequence[LayerIndex]) -> Tree:
@@ -48,6 +46,16 @@ def merge(indexes: Sequence[LayerIndex]) -> Tree:
     for layer in range(len(indexes)):
         _Changeset(tree, layer).apply()
     return tree
+
+
+def overlay(tree: Tree, index: LayerIndex) -> None:
+    """Applies one more layer on top of a tree.
+
+    Raises:
+        LayerError, LimitExceeded: as from `merge`; the tree is of no use then.
+    """
+    tree.indexes = (*tree.indexes, index)
+    _Changeset(tree, len(tree.indexes) - 1).apply()
 
 
 class _Changeset:
@@ -190,7 +198,7 @@ class _Changeset:
                     trail.append(node)
                     continue
                 links += 1
-                if node is None or self._tree.type(node) is not EntryType.SYMLINK or links > _MAX_SYMLINKS:
+                if node is None or self._tree.type(node) is not EntryType.SYMLINK or links > MAX_SYMLINKS:
                     return None
                 self._follow(node, trail, pending)
         return trail[-1]
@@ -199,7 +207,7 @@ class _Changeset:
         """The directory that the layer's entries below a path go to, made where it is missing."""
         trail, links = [self._tree.root], 0
         pending = path.split(b"/")[::-1] if path else []
-        while pending and len(trail) <= _MAX_DEPTH:
+        while pending and len(trail) <= MAX_DEPTH:
             name = pending.pop()
             if name == b"..":
                 del trail[max(1, len(trail) - 1) :]
@@ -214,13 +222,13 @@ class _Changeset:
                     raise self._fail("an entry below a non-directory of its own layer", path)
                 elif self._tree.type(node) is EntryType.SYMLINK:
                     links += 1
-                    if links > _MAX_SYMLINKS:
+                    if links > MAX_SYMLINKS:
                         raise self._fail("too many symbolic links on the way", path)
                     self._follow(node, trail, pending)
                 else:
                     trail.append(self._imply(above, name))
-        if len(trail) > _MAX_DEPTH:
-            reason = f"links lead to a path of more than {_MAX_DEPTH} components"
+        if len(trail) > MAX_DEPTH:
+            reason = f"links lead to a path of more than {MAX_DEPTH} components"
             raise LimitExceeded(str(self._index.blob), reason, path)
         return trail[-1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastpull.layers.entry import Entry, EntryType
@@ -32,6 +33,26 @@ class Directory:
 Node: TypeAlias = Directory | Origin
 
 _UNDESCRIBED = Entry(b"", EntryType.DIRECTORY, mode=0o755)
+MAX_DEPTH = 255
+"""Components of a path: the scanner's bound, which links must not get around."""
+
+MAX_SYMLINKS = 40
+"""On the way to a path, as the kernel has it: path_resolution(7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a path leads inside a tree.
+
+    Attributes:
+        path: of the place, without symbolic links, ``.`` and ``..`` on the way.
+        node: what is there; None if nothing is, or if the way ends at something that is not a directory.
+        blocked: what is on the way and cannot be passed: no directory, or a link too many; empty where the way is free.
+    """
+
+    path: bytes
+    node: Node | None
+    blocked: bytes = b""
 
 
 class Tree:
@@ -66,6 +87,47 @@ class Tree:
     def link(self, origin: Origin) -> bytes:
         """The target of a symbolic link."""
         return self.indexes[origin >> 32].link(origin & 0xFFFFFFFF)
+
+    def locate(self, path: bytes, *, follow: bool = True) -> Place:
+        """Finds a path as a process would whose root this tree is: no link leads out of it.
+
+        Args:
+            path: from the root, with or without a slash before it.
+            follow: also a symbolic link that stands at the path itself.
+        """
+        trail: list[tuple[bytes, Directory]] = [(b"", self.root)]
+        pending, links = path.split(b"/")[::-1], 0
+        missing: list[bytes] = []
+        while pending:
+            name = pending.pop()
+            if name in (b"", b"."):
+                continue
+            if name == b"..":
+                if missing:
+                    missing.pop()
+                else:
+                    del trail[max(1, len(trail) - 1) :]
+                continue
+            above = trail[-1][1]
+            node = None if missing else above.children.get(name)
+            is_last = not any(part not in (b"", b".") for part in pending)
+            if node is None:
+                missing.append(name)
+            elif isinstance(node, Directory):
+                trail.append((name, node))
+            elif self.type(node) is EntryType.SYMLINK and (follow or not is_last):
+                links += 1
+                if links > MAX_SYMLINKS:
+                    return Place(path, None, path)
+                target = self.link(node)
+                if target.startswith(b"/"):
+                    del trail[1:]
+                pending.extend(reversed(target.split(b"/")))
+            else:
+                found = b"/".join([*(part for part, _ in trail[1:]), name])
+                return Place(found, node) if is_last else Place(found, None, found)
+        names = [*(part for part, _ in trail[1:]), *missing]
+        return Place(b"/".join(names), None if missing else trail[-1][1])
 
     def walk(self) -> Iterator[tuple[bytes, Node]]:
         """All nodes with their paths, each directory before its children, children in the order of their bytes."""

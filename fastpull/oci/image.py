@@ -25,6 +25,8 @@ class ImageConfig:
         diff_ids: digests of the uncompressed layers, from the base to the top.
         created: RFC 3339 time, or None.
         user, working_dir, env, entrypoint, cmd, labels: the execution parameters, as they came.
+        volumes, exposed_ports: likewise, sorted.
+        stop_signal, author, os_version, os_features: likewise.
         raw: the config's bytes.
 
     Spec: image-spec config.md.
@@ -40,6 +42,12 @@ class ImageConfig:
     cmd: tuple[str, ...]
     labels: tuple[tuple[str, str], ...]
     raw: bytes = field(repr=False)
+    volumes: tuple[str, ...] = ()
+    exposed_ports: tuple[str, ...] = ()
+    stop_signal: str = ""
+    author: str = ""
+    os_version: str = ""
+    os_features: tuple[str, ...] = ()
 
     @property
     def created_seconds(self) -> int:
@@ -83,6 +91,12 @@ class ImageConfig:
             run.texts("Cmd"),
             tuple(run.mapping("Labels").items()),
             body,
+            run.keys_of("Volumes"),
+            run.keys_of("ExposedPorts"),
+            run.text_or("StopSignal", ""),
+            document.text_or("author", ""),
+            document.text_or("os.version", ""),
+            document.texts("os.features"),
         )
 
 

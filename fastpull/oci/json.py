@@ -114,6 +114,15 @@ class Document:
             self.fail(f"{name!r} holds something that is not a string")
         return values
 
+    def keys_of(self, name: str) -> tuple[str, ...]:
+        """The names in an object, whatever they stand for, sorted; empty where there is none."""
+        return tuple(sorted(self._get(name, dict, "an object", required=False) or {}))
+
+    def objects(self, name: str) -> list[dict[str, Any]]:
+        """A list of objects that nobody looks into; empty where there is none."""
+        self.children(name)
+        return list(self._value.get(name) or ())
+
 
 def _parse(body: bytes, subject: str) -> Any:
     def fail(reason: str) -> NoReturn:

@@ -70,7 +70,7 @@ class Reference:
         if at and "#" in digest:
             raise InvalidReference(
                 text,
-                "a user name in a reference is not supported (put credentials into Docker's config.json)",
+                "a user name in a reference is not supported (log in, or use --creds USER --password-stdin)",
             )
         registry, hash_sign, name = rest.partition("#")
         if not hash_sign:

@@ -1,4 +1,4 @@
-"""Authorization: challenges, tokens, and which header goes with which request.
+"""Authorization: which header goes with which request, and how it is come by.
 
 Spec: distribution-spec, Authentication; the token protocol is distribution's (docs/spec/auth/token.md); RFC 9110, 11.
 """
@@ -6,91 +6,86 @@ Spec: distribution-spec, Authentication; the token protocol is distribution's (d
 from __future__ import annotations
 
 import asyncio
-import re
+import copy
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from yarl import URL
-
-from fastpull.errors import AccessDenied, MalformedDocument, UnexpectedAnswer
-from fastpull.oci.json import Document
-from fastpull.registry.transport import host_of, shown
+from fastpull.errors import AccessDenied, FastpullError
+from fastpull.registry.tokens import Token, TokenServer, realm_of, scopes_of
+from fastpull.registry.transport import host_of
+from fastpull.secret import Secret
 
 if TYPE_CHECKING:
+    from yarl import URL
+
+    from fastpull.registry.challenges import Challenge
     from fastpull.registry.credentials import Credentials
+    from fastpull.registry.keyring import Keyring
     from fastpull.registry.transport import Transport
 
-_MAX_TOKEN_BODY = 1 << 20
-_DEFAULT_LIFETIME_SECONDS = 60.0
-_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110's token
-_SCHEME = re.compile(rf"\s*,*\s*({_WORD})(?:\s+|$)")
-_PARAMETER = re.compile(rf"\s*,*\s*({_WORD})\s*=\s*(?:({_WORD})|\"((?:[^\"\\]|\\.)*)\")")
+_FOREVER = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """One way that a host offers to be authorized.
+class _Account:
+    """What is known of one scope: who asks, what was granted, and how it was asked for."""
 
-    Attributes:
-        scheme: in lower case, such as ``bearer``.
-        parameters: their names in lower case.
-    """
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.grant: Token | None = None
+        self.challenges: list[Challenge] = []
+        self.identity = "asked without credentials"
+        self.failure: tuple[float, FastpullError] | None = None
 
-    scheme: str
-    parameters: dict[str, str]
-
-
-def parse_challenges(header: str) -> list[Challenge]:
-    """Reads a ``WWW-Authenticate`` header, which may hold several challenges. Spec: RFC 9110, 11.6.1."""
-    found: list[Challenge] = []
-    at = 0
-    while match := _SCHEME.match(header, at):
-        at = match.end()
-        parameters: dict[str, str] = {}
-        while parameter := _PARAMETER.match(header, at):
-            name, plain, quoted = parameter.groups()
-            parameters[name.lower()] = plain if plain is not None else re.sub(r"\\(.)", r"\1", quoted)
-            at = parameter.end()
-        found.append(Challenge(match[1].lower(), parameters))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Grant:
-    header: str
-    expires: float  # time.monotonic()
+    def valid(self) -> Token | None:
+        return self.grant if self.grant and time.monotonic() < self.grant.expires else None
 
 
 class Authorizer:
     """The authorization of one client to one registry.
 
-    However many requests find their token expired at once, one token is fetched.
+    A token is for one registry, one scope and one user, and never used for another. However many requests find their
+    token expired at once, one is fetched; if that fails, it fails for all of them.
 
     Args:
         transport: to reach the token server with.
-        registry: for messages.
-        credentials: None for an anonymous client.
+        registry: as in references.
+        host: that it is reached at; what it sends this client to is judged by it.
+        keyring: None for an anonymous client.
+        on_warning: told when credentials are refused, and the client goes on without.
     """
 
-    def __init__(self, transport: Transport, registry: str, credentials: Credentials | None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        registry: str,
+        host: str,
+        keyring: Keyring | None = None,
+        on_warning: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._transport = transport
         self._registry = registry
-        self._credentials = credentials
-        self._grants: dict[str, _Grant] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._host = host
+        self._keyring = keyring
+        self._on_warning = on_warning
+        self._accounts: dict[str, _Account] = {}
+        self._warned: set[str] = set()
 
-    @property
-    def identity(self) -> str:
-        """Who is asking, for messages."""
-        if self._credentials is None:
-            return "asked without credentials"
-        return f"as {self._credentials.username!r} of {self._credentials.origin}"
+    def identity(self, scope: str) -> str:
+        """Who is asking for a scope, for messages."""
+        return self._account(scope).identity
 
-    def header(self, scope: str) -> str | None:
-        """The ``Authorization`` that a request of this scope needs, as far as is known; None before a challenge."""
-        grant = self._grants.get(scope)
-        return grant.header if grant and time.monotonic() < grant.expires else None
+    async def header(self, scope: str, registry_url: URL) -> str | None:
+        """The ``Authorization`` that a request of this scope needs, as far as is known; None before a challenge.
+
+        A token that is about to expire is renewed first. Raises what `answer` raises.
+        """
+        account = self._account(scope)
+        grant = account.valid()
+        if grant is None and account.grant is not None:
+            await self.answer(account.challenges, scope, None, registry_url)  # nobody has refused it yet
+            grant = account.valid()
+        return grant.header.reveal() if grant else None
 
     async def answer(self, challenges: list[Challenge], scope: str, refused: str | None, registry_url: URL) -> None:
         """Answers a 401, so that `header` has something better than what was refused.
@@ -103,61 +98,91 @@ class Authorizer:
 
         Raises:
             AccessDenied: there is nothing better.
+            InvalidSetting: the credentials cannot be read.
             UnexpectedAnswer, MalformedDocument, TransportError: the token server does not do its part.
         """
-        async with self._locks.setdefault(scope, asyncio.Lock()):
-            known = self._grants.get(scope)
-            if known is not None and known.header != refused and time.monotonic() < known.expires:
+        account, asked = self._account(scope), time.monotonic()
+        async with account.lock:
+            known = account.valid()
+            if known is not None and known.header.reveal() != refused:
                 return  # somebody else has just fetched it
-            self._grants.pop(scope, None)
-            self._grants[scope] = await self._grant(challenges, scope, refused, registry_url)
+            if account.failure is not None and account.failure[0] >= asked:
+                raise copy.copy(account.failure[1])
+            account.challenges = challenges
+            try:
+                account.grant = await self._grant(account, scope, refused, registry_url)
+            except FastpullError as error:
+                account.grant = None
+                account.failure = (time.monotonic(), error)
+                raise
 
-    async def _grant(self, challenges: list[Challenge], scope: str, refused: str | None, registry_url: URL) -> _Grant:
-        by_scheme = {challenge.scheme: challenge for challenge in reversed(challenges)}
-        if bearer := by_scheme.get("bearer"):
-            grant = await self._fetch_token(bearer, scope, registry_url)
-        elif "basic" in by_scheme and self._credentials is not None:
-            grant = _Grant(self._credentials.basic, float("inf"))
+    async def _grant(self, account: _Account, scope: str, refused: str | None, registry_url: URL) -> Token:
+        by_scheme = {challenge.scheme: challenge for challenge in reversed(account.challenges)}
+        bearer, basic = by_scheme.get("bearer"), by_scheme.get("basic")
+        realm = realm_of(bearer, registry_url) if bearer else None
+        credentials = await self._credentials(scope, realm)
+        account.identity = f"as {credentials}" if credentials else "asked without credentials"
+        if bearer is not None and realm is not None:
+            found = await self._bearer(account, bearer, realm, scope, credentials)
+        elif basic is not None and credentials is not None:
+            found = await self._basic(scope, credentials, refused)
         else:
+            found = None
+        if found is None or found.header.reveal() == refused:
             raise self._denied(scope)
-        if grant.header == refused:
-            raise self._denied(scope)
-        return grant
+        return found
 
-    async def _fetch_token(self, challenge: Challenge, scope: str, registry_url: URL) -> _Grant:
-        realm = self._realm(challenge, registry_url)
-        query = {"scope": challenge.parameters.get("scope") or scope}
-        if service := challenge.parameters.get("service"):
-            query["service"] = service
-        headers = {"Authorization": self._credentials.basic} if self._credentials else {}
-        started = time.monotonic()
-        async with self._transport.request("GET", realm.update_query(query), headers) as answer:
-            if answer.status in (401, 403):
-                raise self._denied(scope)
-            if answer.status != 200:
-                raise UnexpectedAnswer(shown(realm), "no token", answer.status)
-            body = await answer.body(_MAX_TOKEN_BODY)
-        subject = f"the token of {host_of(realm)}"
-        document = Document.parse(body, subject)
-        token = document.text_or("token", "") or document.text_or("access_token", "")
-        if not token or not token.isascii() or not token.isprintable():
-            raise MalformedDocument(subject, "no usable token")
-        lifetime = _DEFAULT_LIFETIME_SECONDS
-        if "expires_in" in document:
-            lifetime = max(lifetime, float(document.integer("expires_in")))
-        return _Grant(f"Bearer {token}", started + 0.9 * lifetime)
+    async def _bearer(
+        self, account: _Account, bearer: Challenge, realm: URL, scope: str, credentials: Credentials | None
+    ) -> Token | None:
+        if credentials is not None and credentials.registry_token:
+            return Token(Secret(f"Bearer {credentials.registry_token.reveal()}"), _FOREVER)
+        server = TokenServer(self._transport, realm, bearer.parameters.get("service", ""), self._host)
+        scopes = scopes_of(scope, bearer)
+        token = await server.fetch(scopes, credentials)
+        if token is None and (fresh := await self._renewed(scope, credentials)):
+            token = await server.fetch(scopes, fresh)
+        if token is not None or credentials is None:
+            return token
+        token = await server.fetch(scopes, None)
+        if token is None:
+            return None
+        account.identity = f"asked without credentials, after it refused those {account.identity}"
+        if credentials.origin not in self._warned:
+            self._warned.add(credentials.origin)
+            self._on_warning(
+                f"{host_of(realm)} refused the credentials of {credentials} for {self._registry}; going on without. "
+                f"Log in again, or remove them"
+            )
+        return token
 
-    def _realm(self, challenge: Challenge, registry_url: URL) -> URL:
-        text = challenge.parameters.get("realm", "")
-        try:
-            realm = URL(text)
-        except ValueError:
-            realm = URL()
-        if realm.scheme not in ("https", "http") or not realm.host:
-            raise UnexpectedAnswer(shown(registry_url), f"a challenge whose realm is no URL: {text[:100]!r}", 401)
-        if realm.scheme == "http" and registry_url.scheme == "https":
-            raise UnexpectedAnswer(shown(registry_url), "a token server that is less secure than the registry", 401)
-        return realm
+    async def _basic(self, scope: str, credentials: Credentials, refused: str | None) -> Token | None:
+        if credentials.basic != refused:
+            return Token(Secret(credentials.basic), _FOREVER)
+        fresh = await self._renewed(scope, credentials)
+        return Token(Secret(fresh.basic), _FOREVER) if fresh else None
+
+    async def _credentials(self, scope: str, realm: URL | None) -> Credentials | None:
+        if self._keyring is None:
+            return None
+        found = await self._keyring.find(self._registry, _repository(scope))
+        if found is None and realm is not None and realm.host:
+            found = await self._keyring.find_machine(realm.host)
+        return found
+
+    async def _renewed(self, scope: str, stale: Credentials | None) -> Credentials | None:
+        """Fresh credentials of a program that made the stale ones; None if there are no others."""
+        if self._keyring is None or stale is None or not stale.is_renewable:
+            return None
+        fresh = await self._keyring.find(self._registry, _repository(scope), renew=True)
+        return fresh if fresh != stale else None
+
+    def _account(self, scope: str) -> _Account:
+        return self._accounts.setdefault(scope, _Account())
 
     def _denied(self, scope: str) -> AccessDenied:
-        return AccessDenied(scope.removeprefix("repository:").removesuffix(":pull"), self._registry, self.identity)
+        return AccessDenied(_repository(scope), self._registry, self.identity(scope))
+
+
+def _repository(scope: str) -> str:
+    return scope.removeprefix("repository:").removesuffix(":pull")

@@ -6,8 +6,8 @@ Spec: distribution-spec, Pull.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -26,15 +26,17 @@ from fastpull.errors import (
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
-from fastpull.registry.auth import Authorizer, parse_challenges
+from fastpull.registry.auth import Authorizer
+from fastpull.registry.challenges import parse_challenges
 from fastpull.registry.lanes import Lanes
 from fastpull.registry.ranges import ContentRange
+from fastpull.registry.ratelimit import RateLimit
 from fastpull.registry.retry import Backoff, Retrying, retry_after_seconds, with_retries
 from fastpull.registry.transport import host_of, shown
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
-    from fastpull.registry.credentials import Credentials
+    from fastpull.registry.keyring import Keyring
     from fastpull.registry.transport import Answer, Transport
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -89,9 +91,11 @@ class RegistryClient:
         name: of the registry, as in references.
         host: ``host[:port]`` that it is reached at.
         schemes: to be tried in this order; a second is tried only if the first gives no answer at all.
-        credentials: for this registry, or None.
+        keyring: None for an anonymous client.
         max_connections: for blobs, to each host that they come from.
         on_retry: told of every request that is repeated.
+        on_warning: told what the user should know, and does not stop the work.
+        place: held for as long as a blob comes: a limit that others share.
     """
 
     backoff = Backoff(attempts=4)  # of documents: somebody waits for the first answer
@@ -103,21 +107,26 @@ class RegistryClient:
         host: str,
         *,
         schemes: tuple[str, ...] = ("https",),
-        credentials: Credentials | None = None,
+        keyring: Keyring | None = None,
         max_connections: int = 16,
         on_retry: Retrying = lambda *_: None,
+        on_warning: Callable[[str], None] = lambda _: None,
+        place: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self.name = name
         self._transport = transport
         self._host = host
         self._schemes = schemes
-        self._auth = Authorizer(transport, name, credentials)
+        self._auth = Authorizer(transport, name, host, keyring, on_warning)
         self._max_connections = max_connections
         self.on_retry = on_retry
+        self.place = place
+        self._on_warning = on_warning
+        self._told_limit = False
         self._base: URL | None = None
         self._base_lock = asyncio.Lock()
         self._locations: dict[Digest, URL] = {}
-        self._lanes: dict[str, Lanes] = {}
+        self._moving: dict[Digest, asyncio.Lock] = {}
 
     async def manifest(self, repository: str, version: str) -> ManifestAnswer:
         """Fetches a manifest or index by tag or digest.
@@ -130,6 +139,7 @@ class RegistryClient:
             url = (await self._base_url()) / "v2" / repository / "manifests" / version
             headers = {"Accept": media_types.ACCEPT}
             async with self._exchange(url, repository, headers) as answer:
+                self._tell_limit(answer)
                 if answer.status != 200:
                     raise await self._refusal(answer, repository, f"manifest {version!r} of {repository}")
                 return ManifestAnswer(await answer.body(MAX_DOCUMENT_SIZE), answer.headers.get("Content-Type"))
@@ -156,6 +166,7 @@ class RegistryClient:
         async def once() -> Digest | None:
             url = (await self._base_url()) / "v2" / repository / "manifests" / tag
             async with self._exchange(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as answer:
+                self._tell_limit(answer)
                 if answer.status == 200:
                     return _digest_of(answer)
                 if answer.status in _NO_HEAD:
@@ -197,23 +208,31 @@ class RegistryClient:
         # always closed: some registries refuse an open range, and all stop at the end of a closed one
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         own = (await self._base_url()) / "v2" / repository / "blobs" / str(digest)
-        known = self._locations.get(digest)
-        if known is not None:
+        while (known := self._locations.get(digest)) is not None:
             async with self._exchange(known, repository, headers) as answer:
                 if answer.status not in _EXPIRED:
                     yield await self._blob_body(answer, repository, descriptor, start, stop)
                     return
-            self._locations.pop(digest, None)
-        async with self._exchange(own, repository, headers) as answer:
-            if answer.status in (200, 206) and answer.url.origin() != own.origin():
-                self._locations[digest] = answer.url
+            if self._locations.get(digest) == known:
+                del self._locations[digest]
+            # of all whose location has expired one asks for the new one, the others use it
+            moving = self._moving.setdefault(digest, asyncio.Lock())
+            if moving.locked():
+                async with moving:
+                    continue
+            break
+        async with AsyncExitStack() as stack:
+            async with self._moving.setdefault(digest, asyncio.Lock()) if known else nullcontext():
+                answer = await stack.enter_async_context(self._exchange(own, repository, headers))
+                if answer.status in (200, 206) and answer.url.origin() != own.origin():
+                    self._locations[digest] = answer.url
             yield await self._blob_body(answer, repository, descriptor, start, stop)
 
     def lanes(self, digest: Digest) -> Lanes:
         """The lanes to the host that a blob comes from, as far as it is known yet."""
         location = self._locations.get(digest)
         host = host_of(location) if location else self._host
-        return self._lanes.setdefault(host, Lanes(self._max_connections))
+        return self._transport.lanes.setdefault(host, Lanes(self._max_connections))
 
     async def _blob_body(
         self, answer: Answer, repository: str, descriptor: Descriptor, start: int, stop: int
@@ -260,16 +279,19 @@ class RegistryClient:
         redirects = challenges = 0
         while True:
             is_registry = url.origin() == registry.origin()
-            authorization = self._auth.header(scope) if is_registry else None
+            authorization = await self._auth.header(scope, registry) if is_registry else None
             sent = {**headers, "Authorization": authorization} if authorization else headers
-            async with self._transport.request(method, url, sent) as answer:
+            sender = "" if is_registry else self._host
+            async with self._transport.request(method, url, sent, sender=sender) as answer:
                 if answer.status in _REDIRECTS and redirects < _MAX_REDIRECTS:
                     redirects += 1
-                    url = _redirected(answer)
+                    url = _redirected(answer, may_be_plain=self._transport.is_insecure(self._host))
                     await answer.complaint()
                     continue
-                offered = parse_challenges(answer.headers.get("WWW-Authenticate", "")) if answer.status == 401 else []
-                if is_registry and offered and challenges < _MAX_CHALLENGES:
+                offered = parse_challenges(answer.challenge) if is_registry and answer.status in (401, 403) else []
+                if answer.status == 403 and not any(one.is_scope_error for one in offered):
+                    offered = []
+                if offered and challenges < _MAX_CHALLENGES:
                     challenges += 1
                     await answer.complaint()
                     await self._auth.answer(offered, scope, authorization, registry)
@@ -277,10 +299,18 @@ class RegistryClient:
                 yield answer
                 return
 
+    def _tell_limit(self, answer: Answer) -> None:
+        limit = RateLimit.parse(answer.headers)
+        if limit is not None and limit.is_low and not self._told_limit:
+            self._told_limit = True
+            self._on_warning(f"{self.name} limits how much may be pulled: {limit}; logging in often raises the limit")
+
     async def _refusal(self, answer: Answer, repository: str, subject: str) -> RegistryError | AccessDenied:
         """The error that an answer stands for."""
         if answer.status in (401, 403):
-            return AccessDenied(repository, self.name, self._auth.identity)
+            if answer.host != self._host:
+                return AccessDenied(f"{self.name}/{repository}", answer.host, "where the registry sends its clients")
+            return AccessDenied(repository, self.name, self._auth.identity(f"repository:{repository}:pull"))
         if answer.status == 404:
             return NotFound(subject, self.name, "Check name and tag, and that you may see it")
         pause = retry_after_seconds(answer.headers) if answer.status in (429, 503) else None
@@ -299,7 +329,7 @@ def _digest_of(answer: Answer) -> Digest | None:
         return None
 
 
-def _redirected(answer: Answer) -> URL:
+def _redirected(answer: Answer, *, may_be_plain: bool = False) -> URL:
     target = answer.headers.get("Location", "")
     try:
         url = answer.url.join(URL(target, encoded=True))
@@ -307,6 +337,7 @@ def _redirected(answer: Answer) -> URL:
         url = URL()
     if url.scheme not in ("https", "http") or not url.host:
         raise UnexpectedAnswer(shown(answer.url), "a redirect to no URL", answer.status)
-    if answer.url.scheme == "https" and url.scheme == "http":
-        raise UnexpectedAnswer(shown(answer.url), f"a redirect to plain http at {host_of(url)}", answer.status)
-    return url.with_fragment(None)
+    if answer.url.scheme == "https" and url.scheme == "http" and not may_be_plain:
+        advice = f"If you trust the way to it, use --insecure, or --insecure-registry {host_of(answer.url)}"
+        raise UnexpectedAnswer(shown(answer.url), f"a redirect to plain http at {host_of(url)}", answer.status, advice)
+    return url.with_user(None).with_fragment(None)

@@ -154,7 +154,7 @@ class Download:
             while stretch.start < stretch.stop:
                 before = stretch.start
                 try:
-                    async with self._budget.hold(STREAM_COST):
+                    async with self._budget.hold(STREAM_COST), self._client.place():
                         with self._part.lane(Stage.DOWNLOAD) as lane:
                             await self._stream(stretch, alone, lane)
                 except FastpullError as error:

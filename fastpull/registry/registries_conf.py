@@ -31,9 +31,9 @@ def _paths(given: str | None, environment: Mapping[str, str]) -> list[str]:
     if given:
         return [given]
     main = sitefiles.find_file("registries.conf", environment)
-    user = sitefiles.user_folder(environment)
+    user, system = sitefiles.folders("containers", environment)
     is_user_s = main is not None and os.path.dirname(main) == user
-    folders = [user] if is_user_s else [sitefiles.SYSTEM_FOLDER, user]
+    folders = [user] if is_user_s else [system, user]
     found = [] if main is None else [main]
     for folder in folders:
         found += sitefiles.drop_ins(os.path.join(folder, "registries.conf.d"), ".conf")

@@ -10,15 +10,20 @@ import contextlib
 import socket
 import ssl
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import aiohttp
 from yarl import URL
 
 import fastpull
-from fastpull.errors import TransportError, UnexpectedAnswer, map_exceptions
+from fastpull.config import DEFAULT_ACCESS, Access
+from fastpull.errors import InvalidSetting, TransportError, UnexpectedAnswer, map_exceptions
+from fastpull.registry.addresses import Reach, reach_of
+from fastpull.registry.certificates import Certificates, find_certificates
+from fastpull.registry.proxies import Proxies
 from fastpull.registry.retry import MAX_RETRY_AFTER_SECONDS
 
 if TYPE_CHECKING:
@@ -26,12 +31,15 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
+    from fastpull.registry.lanes import Lanes
+
 CONNECT_SECONDS = 30.0
 STALL_SECONDS = 60.0
 """How long a host may send nothing at all. There is no limit on a whole transfer."""
 
 _READ_BUFFER = 1 << 20  # per connection; at 64 KiB the loop is woken four times as often for the same bytes
 _MAX_ERROR_BODY = 64 << 10
+_NAMES_SECONDS = 60
 
 
 class Gates:
@@ -54,12 +62,72 @@ class Gates:
             await asyncio.sleep(seconds)
 
 
-class _GatedConnector(aiohttp.TCPConnector):
-    """Checks the gate when the connection is there: it may have closed while that was waited for."""
+class Reaches:
+    """What is known of the addresses of hosts.
 
-    def __init__(self, gates: Gates, tls: ssl.SSLContext) -> None:
-        super().__init__(limit=0, ssl=tls, keepalive_timeout=30.0, ttl_dns_cache=60)
+    Names are asked for here before a host is sent to: a connection to a private network is never even begun for a
+    public registry. What a connection then really leads to is checked again: a name may mean another address by then.
+    """
+
+    def __init__(self) -> None:
+        self._peers: dict[str, Reach] = {}
+        self._names: dict[str, tuple[float, Reach]] = {}
+
+    def note(self, host: str, peer: Reach) -> None:
+        """Takes note of where a connection to a host that the user named leads to."""
+        self._peers[host] = min(peer, self._peers.get(host, peer))
+
+    def of_sender(self, host: str) -> Reach:
+        """The reach of a host that sends this client elsewhere; it counts as public where nothing is known."""
+        try:
+            return self._peers.get(host) or reach_of(host)
+        except ValueError:
+            return Reach.PUBLIC
+
+    async def of_target(self, host: str, *, ask: bool = True) -> Reach:
+        """The narrowest reach of all addresses of a host.
+
+        Args:
+            host: a name or a literal address.
+            ask: whether names are looked up. One that is not, or is not known, counts as public: nothing can be
+                connected to by it, unless by a proxy.
+        """
+        try:
+            return reach_of(host)
+        except ValueError:
+            pass
+        known = self._names.get(host)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        if not ask:
+            return Reach.PUBLIC
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            found = []
+        reach = max((reach_of(str(one[4][0])) for one in found), default=Reach.PUBLIC)
+        self._names[host] = (time.monotonic() + _NAMES_SECONDS, reach)
+        return reach
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    """A request that somebody else than the user chose the host of."""
+
+    sender: str
+    limit: Reach
+
+
+_hop: ContextVar[_Hop | None] = ContextVar("_hop", default=None)
+
+
+class _GuardedConnector(aiohttp.TCPConnector):
+    """Checks gate and peer when the connection is there: the gate may have closed while that was waited for."""
+
+    def __init__(self, gates: Gates, reaches: Reaches) -> None:
+        super().__init__(limit=0, keepalive_timeout=30.0, ttl_dns_cache=_NAMES_SECONDS)
         self._gates = gates
+        self._reaches = reaches
 
     async def connect(  # aiohttp's
         self,
@@ -69,11 +137,23 @@ class _GatedConnector(aiohttp.TCPConnector):
     ) -> Connection:
         connection = await super().connect(req, traces, timeout)
         try:
+            if req.proxy is None:
+                self._check_peer(connection, req.url)
             await self._gates.passed(host_of(req.url))
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _check_peer(self, connection: Connection, url: URL) -> None:
+        peer = connection.transport.get_extra_info("peername") if connection.transport else None
+        if not peer:
+            return
+        reach, hop = reach_of(peer[0]), _hop.get()
+        if hop is None:
+            self._reaches.note(url.host or "", reach)
+        elif reach > hop.limit:
+            raise _too_private(url, hop.sender, reach)
 
 
 class Answer:
@@ -95,6 +175,11 @@ class Answer:
     def host(self) -> str:
         """``host[:port]`` of the URL, for messages."""
         return host_of(self.url)
+
+    @property
+    def challenge(self) -> str:
+        """All ``WWW-Authenticate`` headers, as one."""
+        return ", ".join(self._response.headers.getall("WWW-Authenticate", []))
 
     async def piece(self) -> bytes:
         """The next bytes of the body, as many as are there; nothing at its end.
@@ -131,23 +216,30 @@ class Answer:
 class Transport:
     """The connections of one client.
 
+    Each host has its own certificates, and its own word on whether it has to be believed: what is said of one never
+    counts for a host that it sends this client to.
+
     Args:
-        insecure: do not verify certificates.
+        access: what the user says of hosts.
+
+    Attributes:
+        lanes: to each host that blobs come from.
     """
 
-    def __init__(self, *, insecure: bool = False) -> None:
+    def __init__(self, access: Access = DEFAULT_ACCESS) -> None:
         self.gates = Gates()
-        self._insecure = insecure
-        self._insecure_hosts: set[str] = set()
+        self.lanes: dict[str, Lanes] = {}
+        self._access = access
+        self._reaches = Reaches()
+        self._insecure = set(access.insecure_registries)
+        self._named: set[str] = set()
+        self._contexts: dict[tuple[str, bool, bool], ssl.SSLContext] = {}
+        self._proxies = Proxies.from_environment()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        tls = ssl.create_default_context()  # honours SSL_CERT_FILE and SSL_CERT_DIR
-        if self._insecure:
-            tls.check_hostname = False
-            tls.verify_mode = ssl.CERT_NONE
         self._session = aiohttp.ClientSession(
-            connector=_GatedConnector(self.gates, tls),
+            connector=_GuardedConnector(self.gates, self._reaches),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=STALL_SECONDS),
             auto_decompress=False,
             trust_env=False,  # it would read ~/.netrc as well
@@ -162,33 +254,93 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
+    def name_host(self, host: str, *, is_insecure: bool = False) -> None:
+        """Takes note of a ``host[:port]`` that a source names: the user's directory of certificates is for it.
+
+        Args:
+            host: of the registry; its mirrors are named by nobody but ``registries.conf``.
+            is_insecure: the user lets it be insecure, on all its ports: its token server may be on another.
+        """
+        self._named.add(host)
+        if is_insecure:
+            self.allow_insecure(_without_port(host))
+
     def allow_insecure(self, host: str) -> None:
-        """Lets a ``host[:port]`` have any certificate."""
-        self._insecure_hosts.add(host)
+        """Lets a ``host[:port]`` be insecure; without a port on all ports."""
+        self._insecure.add(host)
+
+    def is_insecure(self, host: str) -> bool:
+        """Whether a ``host[:port]`` may speak plain http, and have any certificate."""
+        return not self._insecure.isdisjoint((host, _without_port(host)))
 
     @contextlib.asynccontextmanager
-    async def request(self, method: str, url: URL, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
+    async def request(
+        self,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        *,
+        form: Mapping[str, str] | None = None,
+        sender: str = "",
+    ) -> AsyncIterator[Answer]:
         """Sends one request and waits for the headers of its answer, whatever its status.
+
+        Args:
+            method: HTTP's.
+            url: to ask.
+            headers: besides those that every request has.
+            form: to send as a form.
+            sender: the host that sent this client to ``url``; empty if the user named the host.
 
         Raises:
             TransportError: there is no answer.
+            InvalidSetting: the host's certificates cannot be used.
+            UnexpectedAnswer: the sender may not send anybody to where this is.
         """
         assert self._session is not None, "used outside its context"
         await self.gates.passed(host_of(url))
-        with _foreign_errors(url):
-            response = await self._session.request(
-                method,
-                url,
-                headers=headers,
-                allow_redirects=False,
-                proxy=proxy_of(url),
-                ssl=host_of(url) not in self._insecure_hosts,
-            )
+        proxy = self._proxies.find(url)
+        hop = await self._hop(url, sender, is_proxied=proxy is not None)
+        tls = self._context(host_of(url)) if url.scheme == "https" else True
+        token = _hop.set(hop)
+        try:
+            with _foreign_errors(url):
+                response = await self._session.request(
+                    method, url, headers=headers, data=form, allow_redirects=False, proxy=proxy, ssl=tls
+                )
+        finally:
+            _hop.reset(token)
         try:
             yield Answer(response)
         finally:
             # read to its end a response frees its connection for the next; otherwise the connection is closed
             response.release() if response.content.at_eof() else response.close()
+
+    async def _hop(self, url: URL, sender: str, *, is_proxied: bool) -> _Hop | None:
+        host, sent_by = url.host or "", URL(f"https://{sender}").host if sender else None
+        if sent_by is None or host == sent_by or {host, host_of(url)} & set(self._access.private_hosts):
+            return None
+        reach = await self._reaches.of_target(host, ask=not is_proxied)  # a proxy has its own rules
+        if reach is Reach.PUBLIC and is_proxied:
+            return None
+        limit = self._reaches.of_sender(sent_by)
+        if reach > limit:
+            raise _too_private(url, sender, reach)
+        return _Hop(sender, limit)
+
+    def _context(self, host: str) -> ssl.SSLContext:
+        is_named, is_insecure = host in self._named, self.is_insecure(host)
+        key = (host, is_named, is_insecure)  # more may be said of it later
+        context = self._contexts.get(key)
+        if context is None:
+            found = None
+            if self._access.cert_dir and is_named:
+                found = Certificates.in_directory(self._access.cert_dir)
+                if found is None:
+                    raise InvalidSetting(self._access.cert_dir, "no such directory of certificates")
+            found = found or find_certificates(host) or Certificates()
+            context = self._contexts[key] = found.context(verify=not is_insecure)
+        return context
 
     def obey(self, answer: Answer, seconds: float | None) -> float | None:
         """Closes the gate of a host that asked for a pause, unless the pause is too long to be made."""
@@ -203,18 +355,19 @@ def host_of(url: URL) -> str:
     return host if url.is_default_port() else f"{host}:{url.port}"
 
 
+def _without_port(host: str) -> str:
+    return host_of(URL(f"https://{host}").with_port(None))
+
+
 def shown(url: URL) -> str:
     """A URL without its query, which may hold a signature, for messages."""
     return str(url.with_query(None).with_fragment(None).with_user(None))
 
 
-def proxy_of(url: URL) -> URL | None:
-    """The proxy that the environment names for a URL (``https_proxy``, ``http_proxy``, ``all_proxy``, ``no_proxy``)."""
-    proxies = urllib.request.getproxies()
-    if urllib.request.proxy_bypass(host_of(url)) or urllib.request.proxy_bypass(url.host or ""):
-        return None
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    return URL(proxy if "://" in proxy else f"http://{proxy}") if proxy else None
+def _too_private(url: URL, sender: str, reach: Reach) -> UnexpectedAnswer:
+    host = host_of(url)
+    advice = f"If {sender} is to be trusted with it, say so: --private-host {host}"
+    return UnexpectedAnswer(shown(url), f"{sender} sends this client to {reach.words}", None, advice)
 
 
 @contextlib.contextmanager
@@ -222,13 +375,21 @@ def _foreign_errors(url: URL) -> Iterator[None]:
     host = host_of(url)
 
     def certificate(error: BaseException) -> TransportError:
-        advice = "Add its CA with SSL_CERT_FILE, or use --insecure if you trust the way to it"
+        advice = (
+            f"Put its CA into ~/.config/containers/certs.d/{host}/ca.crt, or use --insecure if you trust the way to it"
+        )
         reason = f"its certificate is not trusted ({_innermost(error)})"
         return TransportError(host, reason, advice, is_transient=False, is_certificate=True)
 
     def handshake(error: BaseException) -> TransportError:
         advice = "If it speaks plain http, use --insecure"
         return TransportError(host, f"TLS failed ({_innermost(error)})", advice, is_transient=False)
+
+    def proxy(error: BaseException) -> TransportError:
+        status = getattr(error, "status", None)
+        reason = f"the proxy refuses (HTTP {status})" if status else f"no way to the proxy ({_innermost(error)})"
+        # its URL may hold a password
+        return TransportError(host, reason, "Check https_proxy, http_proxy and no_proxy", is_transient=not status)
 
     def name(error: BaseException) -> TransportError:
         transient = getattr(getattr(error, "os_error", None), "errno", None) == socket.EAI_AGAIN
@@ -245,6 +406,8 @@ def _foreign_errors(url: URL) -> Iterator[None]:
 
     with map_exceptions(
         {
+            aiohttp.ClientHttpProxyError: proxy,
+            aiohttp.ClientProxyConnectionError: proxy,
             aiohttp.ClientConnectorCertificateError: certificate,
             aiohttp.ClientConnectorSSLError: handshake,
             aiohttp.ClientConnectorDNSError: name,

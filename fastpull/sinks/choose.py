@@ -11,6 +11,7 @@ from fastpull.sinks.squashfs.sink import Squashfs
 from fastpull.sinks.tar import Tar
 
 if TYPE_CHECKING:
+    from fastpull.config import Settings
     from fastpull.sinks.base import Sink
     from fastpull.sinks.ownership import OwnerName
 
@@ -18,7 +19,7 @@ FormatName: TypeAlias = Literal["dir", "squashfs", "tar"]
 
 _OPTIONS = {
     "dir": {"owner"},
-    "squashfs": {"compression", "block_size", "fragments", "mtime", "time"},
+    "squashfs": {"compression", "block_size", "fragments", "mtime", "time", "hard_link"},
     "tar": {"mtime"},
 }
 _FILES: dict[str, FormatName] = {".sqsh": "squashfs", ".squashfs": "squashfs", ".sqfs": "squashfs", ".tar": "tar"}
@@ -35,6 +36,8 @@ def sink_for(
     fragments: bool | None = None,
     mtime: int | None = None,
     time: int | None = None,
+    hard_link: bool | None = None,
+    settings: Settings | None = None,
 ) -> Sink:
     """Makes the sink that an output's name stands for: a directory, unless it ends like a file, or is ``-``.
 
@@ -48,6 +51,8 @@ def sink_for(
         fragments: whether small files share blocks.
         mtime: of everything in a squashfs image or a tar, in seconds since the epoch.
         time: of a squashfs image itself, likewise.
+        hard_link: whether a squashfs image may be another name of the cache's file, see `Squashfs`.
+        settings: say how a squashfs image is made where the options do not.
 
     Raises:
         InvalidSetting: an option has no meaning for this kind of output, or cannot be.
@@ -64,6 +69,7 @@ def sink_for(
         "fragments": fragments,
         "mtime": mtime,
         "time": time,
+        "hard_link": hard_link,
     }
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     for option in given.keys() - _OPTIONS[form]:
@@ -73,5 +79,7 @@ def sink_for(
     if name == "-":
         raise InvalidSetting(name, f"a {form} cannot go to standard output")
     if form == "squashfs":
+        if settings is not None:
+            given = {"compression": settings.compression, "block_size": settings.block_size, **given}
         return Squashfs(name, force=force, **given)
     return Directory(name.rstrip("/") or "/", force=force, **given)

@@ -51,6 +51,8 @@ class Directory:
 
     def __init__(self, path: str | os.PathLike[str], *, force: bool = False, owner: OwnerName | None = None) -> None:
         self.path = os.fspath(path)
+        self.force = force
+        self.owner = owner
         self._ownership = Ownership.named(owner or ("keep" if os.geteuid() == 0 else "me"))
         if self._ownership.keep and os.geteuid() != 0:
             raise InvalidSetting("keep", "only root can give files to their owners; 'me' makes them all yours")
@@ -61,6 +63,10 @@ class Directory:
 
     def __repr__(self) -> str:
         return f"<Directory {self.path!r}>"
+
+    def at(self, path: str | os.PathLike[str], *, owner: OwnerName | None = None) -> Directory:
+        """The same sink at another path, and perhaps with another owner."""
+        return Directory(path, force=self.force, owner=owner or self.owner)
 
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""

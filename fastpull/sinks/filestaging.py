@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -67,6 +68,28 @@ class FileStaging:
         with output_errors(self.destination):
             return open_spool(self.spool_folder)
 
+    def become(self, path: str, fd: int) -> bool:
+        """Puts another name of a file of the same filesystem in the place of the staged one; whether that is possible.
+
+        The file is not to be written to from then on.
+
+        Args:
+            path: of the file.
+            fd: of the file, open for reading; its lock keeps the new name from being taken for stale.
+        """
+        with contextlib.suppress(OSError):  # a filesystem without locks: nobody there takes anything for stale
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        linked = self._place.staging_name()
+        try:
+            os.link(path, linked, dst_dir_fd=self.parent_fd)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.ENOENT, *_NO_LINKS):
+                return False
+            raise
+        os.rename(linked, self._staged, src_dir_fd=self.parent_fd, dst_dir_fd=self.parent_fd)
+        os.dup2(fd, self.fd, inheritable=False)
+        return True
+
     def publish(self, sync: bool) -> None:
         """Gives the file its name; what had the name before is gone. The file is closed.
 
@@ -81,9 +104,10 @@ class FileStaging:
             if sync:
                 os.fsync(self.fd)
             os.close(os.dup(self.fd))  # a network filesystem tells at a close what it could not store
-            self._rename(keep=sync)
-            if sync:
-                self._sync_name()
+            if not self._has_its_name():
+                self._rename(keep=sync)
+                if sync:
+                    self._sync_name()
         self.remove()
 
     def remove(self) -> None:
@@ -119,6 +143,14 @@ class FileStaging:
             return False
         self.fd, self._staged = fd, name
         return True
+
+    def _has_its_name(self) -> bool:
+        """Whether what is to be replaced is another name of the same file: see `become`."""
+        try:
+            there = os.stat(self._place.name, dir_fd=self.parent_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return self._force and os.path.samestat(os.fstat(self.fd), there)
 
     def _sync_name(self) -> None:
         """Waits until the name is on the disk; where that cannot be had, what had it before gets it back."""

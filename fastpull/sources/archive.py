@@ -20,7 +20,8 @@ from fastpull.layers.entry import EntryType
 from fastpull.layers.scan import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.sources.files import Extent
-from fastpull.sources.spool import Spool, check, decompressed
+from fastpull.sources.spool import Spool, decompressed
+from fastpull.tasks import check_stopped
 
 if TYPE_CHECKING:
     from fastpull.cache.store import Store
@@ -193,7 +194,7 @@ def _scan(name: str, fd: int, is_stopped: Callable[[], bool]) -> tuple[LayerInde
     size, at, seen = os.fstat(fd).st_size, 0, 0
     starts: dict[int, tuple[int, int]] = {}
     while at < size:
-        check(is_stopped)
+        check_stopped(is_stopped)
         try:
             chunk = os.pread(fd, _WINDOW, at)
         except OSError as error:

@@ -8,13 +8,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastpull.sources.archive import Archive, archive_of
-from fastpull.sources.spool import Spool
 from fastpull.tasks import in_thread
 
 if TYPE_CHECKING:
     from fastpull.cache.store import Store
     from fastpull.config import Limits
+    from fastpull.sources.archive import Archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,15 @@ class Desk:
     async def opened(self, open_it: Callable[[Callable[[], bool]], Archive]) -> Archive:
         """Opens an archive on a thread; ``open_it`` is given what tells it to give up."""
         stopped = threading.Event()
-        return await in_thread(self.executor, open_it, stopped.is_set, abort=stopped.set, dispose=Archive.close)
+        return await in_thread(
+            self.executor, open_it, stopped.is_set, abort=stopped.set, dispose=lambda archive: archive.close()
+        )
 
     async def received(self, name: str, pieces: AsyncIterator[bytes]) -> Archive:
         """Receives an archive, and opens it."""
+        from fastpull.sources.archive import archive_of  # noqa: PLC0415  # a registry's images need no archives
+        from fastpull.sources.spool import Spool  # noqa: PLC0415
+
         spool = await in_thread(self.executor, Spool, name, self.store, self.limits, dispose=Spool.close)
         try:
             async for piece in pieces:

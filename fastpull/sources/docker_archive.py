@@ -23,8 +23,7 @@ from fastpull.oci.json import Document as JsonDocument
 from fastpull.oci.reference import Reference
 from fastpull.policy import Identity
 from fastpull.sources.resolve import Document, checked, resolve_image
-from fastpull.sources.spool import check
-from fastpull.tasks import in_thread
+from fastpull.tasks import check_stopped, in_thread
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -219,7 +218,7 @@ def _is_tagged(image: JsonDocument, wanted: str) -> bool:
 def _digest(extent: Extent, is_stopped: Callable[[], bool]) -> Digest:
     hasher, buffer, at = Digest.of(b"").hasher(), memoryview(bytearray(_HASHED)), 0
     while size := extent.readinto(buffer, at):
-        check(is_stopped)
+        check_stopped(is_stopped)
         hasher.update(buffer[:size])
         at += size
     return Digest.sealed(hasher)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidSource
 from fastpull.oci.reference import Reference
-from fastpull.sources.archive import Archive, open_archive
 from fastpull.sources.archives import Archives
 from fastpull.sources.docker_archive import DockerArchiveReference, DockerArchiveSource
 from fastpull.sources.docker_daemon import export_from_docker
@@ -19,6 +18,7 @@ from fastpull.sources.layout import LayoutReference, LayoutSource, use_folder
 from fastpull.sources.podman import export_from_podman
 
 if TYPE_CHECKING:
+    from fastpull.sources.archive import Archive
     from fastpull.sources.base import Source
     from fastpull.sources.desk import Desk
 
@@ -69,6 +69,8 @@ class Opener:
         return self.registry(text)
 
     def _use_file(self, name: str, path: str) -> AbstractAsyncContextManager[Archive]:
+        from fastpull.sources.archive import open_archive  # noqa: PLC0415  # a registry's images need no archives
+
         desk = self.desk
         try:
             state = os.stat(path)

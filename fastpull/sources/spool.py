@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fastpull.errors import CacheError, DecompressError, LimitExceeded, from_os_error
 from fastpull.layers.decompress import inflate
-from fastpull.tasks import Aborted
+from fastpull.tasks import check_stopped
 from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
@@ -105,17 +105,11 @@ def decompressed(name: str, fd: int, store: Store, limits: Limits, is_stopped: C
     try:
         while piece := stream.read(_CHUNK):
             spool.write(piece)
-            check(is_stopped)
+            check_stopped(is_stopped)
     except BaseException:
         spool.close()
         raise
     return spool
-
-
-def check(is_stopped: Callable[[], bool]) -> None:
-    """Raises Aborted where it is time to give up."""
-    if is_stopped():
-        raise Aborted
 
 
 class _Members:

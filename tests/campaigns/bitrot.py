@@ -11,11 +11,13 @@ import pytest
 
 import fastpull
 from fastpull.cache.journal import RECORD_SIZE, read_records
+from fastpull.config import Settings
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
 from tests.support.registry import FaultyRegistry, halves
 
-_KINDS = ("config", "index", "journal", "layer", "manifest", "partial data", "ref", "seal")
+_FINISHED = ("finished image", "finished image's seal")
+_KINDS = ("config", *_FINISHED, "index", "journal", "layer", "manifest", "partial data", "ref", "seal")
 
 
 class BitRot(Campaign):
@@ -29,6 +31,8 @@ class BitRot(Campaign):
         self._subject = Subject(self._registry, 4, (3 << 20,))
         await self._subject.prepare(folder)
         self._full, self._torn = folder / "cache", folder / "torn"
+        async with fastpull.Client(Settings(cache=str(self._full), workers=2)) as client:
+            await client.finish(self._subject.reference)
         self._registry.faults = [halves()]
         with pytest.raises(fastpull.errors.NotFound):
             await self._subject.pull(folder / "none", self._torn)
@@ -40,7 +44,9 @@ class BitRot(Campaign):
     async def trial(self, choose: random.Random, folder: Path) -> None:
         kind, cache = choose.choice(_KINDS), folder / "cache"
         is_partial = kind in ("journal", "partial data")
-        shutil.copytree(self._torn if is_partial else self._full, cache, symlinks=True)
+        # a finished image would keep a pull from looking at anything else
+        ignored = None if kind in _FINISHED else shutil.ignore_patterns("*.sqsh", "*.sqsh.seal")
+        shutil.copytree(self._torn if is_partial else self._full, cache, symlinks=True, ignore=ignored)
         store = cache / "v1"
         path, at = self._place(choose, kind, store)
         _flip(path, at, choose.randrange(8))
@@ -52,7 +58,7 @@ class BitRot(Campaign):
         if mended_by_verify:
             assert fastpull.Cache(cache).verify().damaged == 1, f"verify finds another number: {what}"
             assert fastpull.Cache(cache).verify().is_sound, f"verify did not mend: {what}"
-        output = folder / choose.choice(sorted(FORMS.values()))
+        output = folder / (FORMS["squashfs"] if kind in _FINISHED else choose.choice(sorted(FORMS.values())))
         await self._subject.pull(output, cache)
         self._subject.check(output)
         assert fastpull.Cache(cache).verify(dry_run=True).is_sound, f"the pull did not mend: {what}"
@@ -72,6 +78,8 @@ class BitRot(Campaign):
         documents = {path: b'"rootfs"' in path.read_bytes() for path in blobs if path.name not in layers}
         files = {
             "config": {path for path, is_config in documents.items() if is_config},
+            "finished image": set(store.glob("images/*/*.sqsh")),
+            "finished image's seal": set(store.glob("images/*/*.seal")),
             "index": set(store.glob("index/*/*")),
             "layer": {path for path in blobs if path.name in layers},
             "manifest": {path for path, is_config in documents.items() if not is_config},

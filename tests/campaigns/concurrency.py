@@ -85,11 +85,13 @@ class Concurrency(Campaign):
     async def _pulls(self, choose: random.Random, folder: Path, deaths: int) -> int:
         """Runs all processes to their ends, and checks those that were not killed; returns how many were."""
         cache = str(folder / "cache")
-        outputs = []
+        outputs, processes = [], []
         for number in range(self._processes):
             (folder / str(number)).mkdir()
-            outputs.append(folder / str(number) / FORMS[choose.choice(sorted(FORMS))])
-        processes = [await start("pull", self._subject.reference, "-o", output, cache=cache) for output in outputs]
+            form = choose.choice(sorted(FORMS))
+            keep = choose.choice([(), ("--keep-images",)]) if form == "squashfs" else ()
+            outputs.append(folder / str(number) / FORMS[form])
+            processes.append(await start("pull", self._subject.reference, "-o", outputs[-1], *keep, cache=cache))
         endings = [asyncio.create_task(end(process, 200)) for process in processes]
         doomed = choose.sample(range(self._processes), deaths)
         killed = 0

@@ -87,7 +87,8 @@ class Crash(Campaign):
     async def _die(self, choose: random.Random, folder: Path, form: str) -> str:
         """One pull that is killed, or ends before that; says how."""
         output, cache, sync = folder / FORMS[form], str(folder / "cache"), choose.choice([(), ("--sync",)])
-        arguments: tuple[str | Path, ...] = ("pull", self._subject.reference, "-o", output, "--force", *sync)
+        keep = choose.choice([(), ("--keep-images",)]) if form == "squashfs" else ()
+        arguments: tuple[str | Path, ...] = ("pull", self._subject.reference, "-o", output, "--force", *sync, *keep)
         if choose.random() < 0.5:
             process = await start(*arguments, cache=cache)
             ending = asyncio.create_task(end(process))

@@ -18,11 +18,13 @@ import pytest
 
 import fastpull
 from fastpull.cache.store import Store
+from fastpull.cli.arguments import settings_of
 from fastpull.cli.main import main, make_parser
 from fastpull.cli.pull_cmd import _default_output
 from fastpull.cli.words import age_of, size_of
 from fastpull.config import Settings
 from tests.support.layers import file, publish
+from tests.support.logins import login, write
 from tests.support.processes import kill, run, start
 from tests.support.registry import FaultyRegistry, corrupted
 from tests.support.trees import names
@@ -42,6 +44,9 @@ def parsers() -> list[str]:
         "cache gc",
         "cache verify",
         "cache rm",
+        "importer",
+        "importer get",
+        "importer release",
         "demo",
     ]
 
@@ -53,12 +58,12 @@ def test_every_verb_has_a_help(verb: str, capsys: pytest.CaptureFixture[str]) ->
     assert ended.value.code == 0
     words = capsys.readouterr().out
     assert words.startswith("usage: fastpull")
-    if not verb.startswith("cache "):
+    if not verb.startswith(("cache ", "importer ")):
         assert "examples:\n  fastpull" in words
 
 
 def test_the_examples_of_the_help_are_commands() -> None:
-    for verb in ("", "pull", "warm", "inspect", "cache", "demo"):
+    for verb in ("", "pull", "warm", "inspect", "cache", "importer", "demo"):
         parser = make_parser()
         epilog = str(parser.epilog)
         if verb:
@@ -86,6 +91,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["pull", "debian", "-o", "x", "--format", "zip"],
         ["cache"],
         ["cache", "rm"],
+        ["importer"],
+        ["importer", "get"],
+        ["importer", "release", "x"],
     ],
 )
 def test_a_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,7 +401,7 @@ async def test_the_cache_is_looked_after(registry: FaultyRegistry, settings: Set
     reference = publish(registry, [file("a", os.urandom(100_000))])
     await run("warm", reference, cache=settings.cache)
     listing = await run("cache", "ls", cache=settings.cache)
-    assert re.search(rf"{reference} +linux/amd64 +[0-9a-f]{{12}} +97\.\d KiB +complete +just now", listing.out)
+    assert re.search(rf"{reference} +linux/amd64 +[0-9a-f]{{12}} +97\.\d KiB +complete +no +just now", listing.out)
     blobs = json.loads((await run("cache", "ls", "--blobs", "--json", cache=settings.cache)).out)
     assert len(blobs) == 3
     usage = json.loads((await run("cache", "du", "--json", cache=settings.cache)).out)
@@ -534,3 +542,63 @@ async def test_source_date_epoch_is_the_time_of_an_image(
         )
         assert ended.code == (0 if epoch == "77" else 3)
     assert (tmp_path / "image.sqsh").read_bytes()[8:12] == (77).to_bytes(4, "little")
+
+
+# --- logins
+
+
+def test_which_login_would_be_used_is_shown_without_the_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = write(tmp_path / ".docker/config.json", {"auths": {"q.io/ml": login("user", "hunter2")}})
+    assert main(["inspect", "--auth", "docker://q.io/ml/app:v1"]) == 0
+    words = capsys.readouterr().out
+    assert f"q.io/ml/app: user, with the password of {path}, line 3, entry 'q.io/ml'" in words
+    assert "containers/auth.json: not there" in words
+    assert main(["inspect", "--auth", "--json", "q.io"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["subject"], said["login"]) == ("q.io", None)
+    assert {"name": str(path), "outcome": "no entry"} in said["places"]
+    assert main(["inspect", "--auth", "--json", "q.io#ml/app"]) == 0
+    said = capsys.readouterr().out
+    assert json.loads(said)["login"] == {
+        "origin": f"{path}, line 3, entry 'q.io/ml'",
+        "username": "user",
+        "kind": "password",
+    }
+    assert "hunter2" not in words + said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed", "words"),
+    [
+        (["--creds", "user"], "", "go together"),
+        (["--password-stdin"], "secret\n", "go together"),
+        (["--creds", "user", "--password-stdin"], "", "no password on standard input"),
+        (["--creds", "user:hunter2", "--password-stdin"], "", "has a password already"),
+        (["--creds", ":hunter2"], "", "go together"),
+        (["--authfile", "/no/such/file"], "", "/no/such/file"),
+    ],
+)
+def test_a_login_that_is_not_whole_is_invalid_input(
+    arguments: list[str],
+    typed: str,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert main(["inspect", "--auth", "q.io", *arguments]) == 3
+    said = capsys.readouterr()
+    assert words in said.err
+    assert "hunter2" not in said.err + said.out
+
+
+def test_names_of_hosts_may_be_repeated() -> None:
+    options = make_parser().parse_args(
+        ["inspect", "x", "--insecure-registry", "a", "--insecure-registry", "b:1", "--private-host", "c"]
+    )
+    access = settings_of(options).access
+    assert access.insecure_registries == ("a", "b:1")
+    assert access.private_hosts == ("c",)

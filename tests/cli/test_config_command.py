@@ -12,20 +12,22 @@ from fastpull.cli import main
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastpull.config.SITE_FILE", str(tmp_path / "site.toml"))
+    monkeypatch.setattr("fastpull.sitefiles.SYSTEM_FOLDER", str(tmp_path / "etc"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
 def test_every_value_has_its_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "site.toml").write_text("connections = 5\nmemory = 67108864\n")
+    site = tmp_path / "etc/fastpull/config.toml"
+    site.parent.mkdir(parents=True)
+    site.write_text("connections = 5\nmemory = 67108864\n")
     monkeypatch.setenv("FASTPULL_MEMORY", "1G")
     monkeypatch.setenv("FASTPULL_CONECTIONS", "1")
     assert main(["config", "--workers", "3", "--no-sync", "--json"]) == 0
     shown, warnings = capsys.readouterr()
     found = json.loads(shown)
-    assert found["connections"] == {"value": 5, "origin": f"{tmp_path}/site.toml:1"}
+    assert found["connections"] == {"value": 5, "origin": f"{site}:1"}
     assert found["memory"] == {"value": 1 << 30, "origin": "FASTPULL_MEMORY"}
     assert found["workers"] == {"value": 3, "origin": "argument"}
     assert found["sync"] == {"value": False, "origin": "argument"}
@@ -44,6 +46,23 @@ def test_a_file_that_is_wrong_ends_every_verb(tmp_path: Path, capsys: pytest.Cap
         assert main(arguments) == 3
         complaint = capsys.readouterr().err
         assert f"{tmp_path}/fastpull/config.toml:2: unknown setting (did you mean workers?): 'worker'" in complaint
+
+
+def test_a_password_has_an_origin_and_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FASTPULL_USERNAME", "me")
+    monkeypatch.setenv("FASTPULL_PASSWORD", "hunter2")
+    assert main(["config"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["password", "***", "FASTPULL_PASSWORD"] in lines
+    arguments = ["--creds", "you:hunter3", "--insecure-registry", "a.io", "--insecure-registry", "b.io:5000"]
+    assert main(["config", "--json", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["password"] == {"value": "***", "origin": "argument"}
+    assert found["username"] == {"value": "you", "origin": "argument"}
+    assert found["insecure_registries"] == {"value": ["a.io", "b.io:5000"], "origin": "argument"}
+    assert found["authfile"] == {"value": None, "origin": "default"}
 
 
 def test_values_that_do_not_go_together_are_told(capsys: pytest.CaptureFixture[str]) -> None:

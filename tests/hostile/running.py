@@ -16,6 +16,7 @@ from fastpull.errors import FastpullError
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
 from fastpull.layers.scan import LayerScanner
+from fastpull.layers.tree import Tree as FileTree
 from fastpull.oci.digest import Digest
 from fastpull.sinks.base import Resources, Sink
 from fastpull.sinks.directory import Directory
@@ -27,6 +28,9 @@ from tests.support.trees import Found, look
 NOTHING = Digest.of(b"")
 CHUNK = 32 << 10
 SINKS: dict[str, Callable[[Path], Sink]] = {"directory": Directory, "squashfs": Squashfs, "tar": Tar}
+Dress = Callable[[FileTree, Sink], None]
+"""Puts something on top of an image that the sink has."""
+
 _USUAL = {"d": 0o755}
 _MAX_SHOWN = 100
 _SHORTEST_TIME, _LONGEST_TIME = -(1 << 31), 15_032_385_535  # what ext4 keeps
@@ -51,7 +55,11 @@ def state_of(canary: Path) -> dict[bytes, Found]:
     return look(canary, directory_times=True)
 
 
-def write(sink: Sink, tars: list[bytes], resources: Resources) -> None:
+def leave(_tree: FileTree, _sink: Sink) -> None:
+    """Puts nothing on top of an image."""
+
+
+def write(sink: Sink, tars: list[bytes], resources: Resources, dress: Dress = leave) -> None:
     """Streams layers into a sink, side by side where the resources allow it."""
     try:
         sink.begin(resources)
@@ -71,17 +79,21 @@ def write(sink: Sink, tars: list[bytes], resources: Resources) -> None:
 
         with ThreadPoolExecutor(resources.layers) as threads:
             indexes = list(threads.map(stream, range(len(tars))))
-        sink.commit(merge(indexes))
+        tree = merge(indexes)
+        dress(tree, sink)
+        sink.commit(tree)
     finally:
         sink.abort()
 
 
-def outcome(recipe: Recipe, kind: str, folder: Path, canary: Path, workers: int) -> FastpullError | None:
+def outcome(
+    recipe: Recipe, kind: str, folder: Path, canary: Path, workers: int, dress: Dress = leave
+) -> FastpullError | None:
     """Runs a recipe into ``folder/out``, and returns what was raised; whatever came of it, no litter is left."""
     tars = recipe.tars(os.fsencode(canary)[1:])
     error = None
     try:
-        write(SINKS[kind](folder / "out"), tars, Resources(workers, min(workers, 2)))
+        write(SINKS[kind](folder / "out"), tars, Resources(workers, min(workers, 2)), dress)
     except FastpullError as raised:
         error = raised
     left = os.listdir(folder)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import subprocess
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,43 +13,16 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from bench.registry import running
+from bench.registry import free_port, running
 from fastpull.config import Settings
 from fastpull.oci.digest import Digest
 from fastpull.progress import Warned
 from tests.support.layers import file, publish, stored
 from tests.support.registry import FaultyRegistry
+from tests.support.services import nginx
 
 SIZE = 30 << 20
 CONTENT = os.urandom(SIZE)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def serving(command: list[str | Path], address: str) -> Iterator[None]:
-    """Runs a server for as long as the context lasts, from when it listens."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(500):
-            assert process.poll() is None, f"{command[0]} ended"
-            host, _, port = address.partition(":")
-            try:
-                socket.create_connection((host, int(port)), 5).close()
-                break
-            except OSError:
-                time.sleep(0.02)
-        else:
-            raise AssertionError(f"{command[0]} does not answer")
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 @asynccontextmanager
@@ -127,26 +97,16 @@ async def test_a_cache_that_cannot_reach_its_upstream_is_passed_over(
     assert from_cache
 
 
-NGINX = """
-worker_processes 1;
-daemon off;
-pid {folder}/nginx.pid;
-error_log {folder}/error.log;
-events {{ }}
-http {{
-    access_log {folder}/access.log;
-    client_body_temp_path {folder}/tmp; proxy_temp_path {folder}/tmp; fastcgi_temp_path {folder}/tmp;
-    uwsgi_temp_path {folder}/tmp; scgi_temp_path {folder}/tmp;
-    server {{
-        listen {address};
-        location ~ ^/v2/.+/blobs/(?<digest>sha256:[0-9a-f]+)$ {{ return 307 http://{storage}/blobs/$digest?sig=x; }}
-        location / {{ proxy_pass http://{registry}; }}
-    }}
-    server {{
-        listen {storage};
-        root {folder};
-        location /blobs/ {{ if ($http_authorization) {{ return 400; }} }}
-    }}
+SERVERS = """
+server {{
+    listen {address};
+    location ~ ^/v2/.+/blobs/(?<digest>sha256:[0-9a-f]+)$ {{ return 307 http://{storage}/blobs/$digest?sig=x; }}
+    location / {{ proxy_pass http://{registry}; }}
+}}
+server {{
+    listen {storage};
+    root {folder};
+    location /blobs/ {{ if ($http_authorization) {{ return 400; }} }}
 }}
 """
 
@@ -157,22 +117,17 @@ async def test_blobs_come_in_ranges_from_where_nginx_redirects_to(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     publish(registry, stored([file("f", CONTENT)], bytes), name="team/image")
-    for name in ("tmp", "blobs"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "blobs").mkdir()
     for digest, content in registry.blobs.items():
         (tmp_path / "blobs" / digest).write_bytes(content)
-    tmp_path.chmod(0o755)
     address, storage = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    text = NGINX.format(folder=tmp_path, address=address, storage=storage, registry=registry.address)
-    if os.geteuid() == 0:
-        text = "user root;" + text
-    (tmp_path / "nginx.conf").write_text(text)
-    with serving(["nginx", "-c", tmp_path / "nginx.conf", "-e", tmp_path / "error.log"], storage):
+    servers = SERVERS.format(folder=tmp_path, address=address, storage=storage, registry=registry.address)
+    with nginx(tmp_path / "nginx", storage, servers) as requests:
         async with fastpull.Client(settings) as client:
             await client.pull(f"{address}/team/image:v1", tmp_path / "out", "linux/amd64")
     assert (tmp_path / "out/f").read_bytes() == CONTENT
-    lines = (tmp_path / "access.log").read_text().splitlines()
-    ranges = [line for line in lines if "/blobs/" in line and '" 206 ' in line]
-    redirects = [line for line in lines if '" 307 ' in line]
+    lines = requests.read_text().splitlines()
+    ranges = [line for line in lines if "/blobs/" in line and line.endswith("|206")]
+    redirects = [line for line in lines if line.endswith("|307")]
     assert len(ranges) > 2
     assert len(redirects) == 2, "one for the config, one for the layer: its ranges go straight to the storage"

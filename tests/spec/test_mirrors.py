@@ -8,12 +8,13 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config import DEFAULT_ACCESS, Access, Settings
 from fastpull.errors import AccessDenied, DigestMismatch, Forbidden, NotFound, UnexpectedAnswer
 from fastpull.progress import Event, Warned
 from fastpull.registry import client as client_module
@@ -62,7 +63,9 @@ def pull(registry: FaultyRegistry, mirror: FaultyRegistry, settings: Settings, t
     publish(registry, layer, name="team/image")
     publish(mirror, layer, name="copies/team/image")
 
-    async def run(reference: str = NAME, of_mirror: str = "", of_table: str = "", first: str = "") -> list[Event]:
+    async def run(
+        reference: str = NAME, of_mirror: str = "", of_table: str = "", first: str = "", access: Access = DEFAULT_ACCESS
+    ) -> list[Event]:
         conf = f"""
         [[registry]]
         prefix = "example.test"
@@ -75,7 +78,7 @@ def pull(registry: FaultyRegistry, mirror: FaultyRegistry, settings: Settings, t
         """
         (tmp_path / "registries.conf").write_text(conf)
         events: list[Event] = []
-        own = replace(settings, registries_conf=str(tmp_path / "registries.conf"))
+        own = replace(settings, registries_conf=str(tmp_path / "registries.conf"), access=access)
         async with fastpull.Client(own, on_event=events.append) as client:
             report = await client.pull(reference, fastpull.Directory(tmp_path / "out"))
         assert (tmp_path / "out/f").read_bytes() == CONTENT
@@ -221,19 +224,24 @@ async def test_one_warning_for_a_mirror_that_has_no_layer(
 
 @pytest.mark.case("mirrors", "a mirror never sees the origin's credentials")
 @pytest.mark.parametrize("basic", [True, False], ids=["basic", "token"])
+@pytest.mark.parametrize("how", ["config.json", "--creds"])
 async def test_a_mirror_never_sees_the_origin_s_credentials(
     pull: Pull,
     registry: FaultyRegistry,
     mirror: FaultyRegistry,
     basic: bool,
+    how: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     registry.account = Account("user", "hunter2", basic_only=basic)
     mirror.account = Account("other", "secret", basic_only=basic)
-    docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
-    await pull()
+    if how == "--creds":
+        await pull(access=Access(username="user", password=fastpull.Secret("hunter2")))
+    else:
+        docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
+        await pull()
     assert mirror.asked
     assert {one.authorization for one in mirror.asked} == {""}
     assert any(one.authorization for one in registry.asked)
@@ -340,18 +348,38 @@ async def test_a_mirror_that_answers_ranges_with_whole_bodies_sends_each_blob_on
     assert registry.asked == []
 
 
-@pytest.mark.case("mirrors", "insecure is for the place that says it")
-async def test_plain_http_is_for_the_place_that_says_it(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+HTTPS, ANY = ("https",), ("https", "http")
+
+
+@pytest.mark.case("mirrors", "insecure is for the place that says it, --insecure for the registry")
+@pytest.mark.parametrize(
+    ("mirror_says", "changes", "expected"),
+    [
+        ("false", {}, [HTTPS, HTTPS]),
+        ("true", {}, [ANY, HTTPS]),
+        ("false", {"insecure": True}, [HTTPS, ANY]),
+        ("false", {"access": Access(insecure_registries=("b.test",))}, [ANY, HTTPS]),
+        ("false", {"access": Access(insecure_registries=("a.test:81",))}, [HTTPS, HTTPS]),
+    ],
+    ids=["nobody", "registries.conf", "--insecure", "the mirror named", "another port named"],
+)
+async def test_plain_http_is_for_the_place_that_is_meant(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mirror_says: str,
+    changes: dict[str, Any],
+    expected: list[tuple[str, ...]],
 ) -> None:
     monkeypatch.setattr("fastpull.client.is_loopback", lambda _: False)
     (tmp_path / "registries.conf").write_text(
-        '[[registry]]\nlocation = "a.test"\n[[registry.mirror]]\nlocation = "b.test"\ninsecure = true'
+        f'[[registry]]\nlocation = "a.test"\n[[registry.mirror]]\nlocation = "b.test"\ninsecure = {mirror_says}'
     )
-    async with fastpull.Client(replace(settings, registries_conf=str(tmp_path / "registries.conf"))) as client:
+    changed = replace(settings, registries_conf=str(tmp_path / "registries.conf"), **changes)
+    async with fastpull.Client(changed) as client:
         source = client._registry_source("a.test/x")
         schemes = [one.client._schemes for one in source._endpoints._endpoints]  # type: ignore[attr-defined]
-    assert schemes == [("https", "http"), ("https",)]
+    assert schemes == expected
 
 
 @pytest.mark.case("mirrors", "a blocked name is not asked for")

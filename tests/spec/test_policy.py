@@ -36,6 +36,8 @@ async def test_what_the_policy_forbids_is_not_asked_for(
         assert isinstance(report.error, Forbidden)
         with pytest.raises(Forbidden):
             await client.pull("oci:layout", tmp_path / "out")
+        with pytest.raises(Forbidden):
+            await client.finish(reference)
     assert registry.asked == []
     assert not (tmp_path / "out").exists()
 
@@ -49,6 +51,8 @@ async def test_what_the_policy_forbids_may_be_looked_at_but_not_used(
         image = await client.resolve(reference)
         with pytest.raises(Forbidden):
             await client.pull(image, tmp_path / "out")
+        with pytest.raises(Forbidden):
+            await client.finish(image)
 
 
 async def test_an_image_in_the_cache_is_forbidden_too(
@@ -57,9 +61,12 @@ async def test_an_image_in_the_cache_is_forbidden_too(
     reference = publish(registry, [file("a")])
     async with fastpull.Client(replace(settings, policy=policy(tmp_path, "insecureAcceptAnything"))) as client:
         await client.pull(reference, tmp_path / "one")
+        await client.finish(reference)
     async with fastpull.Client(replace(settings, policy=policy(tmp_path, "reject"))) as client:
         with pytest.raises(Forbidden):
             await client.pull(reference, tmp_path / "two")
+        with pytest.raises(Forbidden):
+            await client.finish(reference)
 
 
 def test_the_command_line_names_file_and_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -434,7 +434,9 @@ async def test_a_blob_that_is_spoiled_on_its_way_is_fetched_once_more(
     _, events = await pull(reference, tmp_path / "out", settings)
     assert (tmp_path / "out/one").read_bytes() == (tmp_path / "out/two").read_bytes() == BIG
     assert sorted(registry.sent[str(fastpull.Digest.of(layer.blob))] / len(layer.blob) for layer in layers) == [1, 2]
-    assert ["a damaged blob came" in event.message for event in events if isinstance(event, Warned)] == [True]
+    assert ["a damaged blob was thrown away" in event.message for event in events if isinstance(event, Warned)] == [
+        True
+    ]
 
 
 async def test_a_blob_that_is_always_spoiled_is_fetched_twice_and_no_more(

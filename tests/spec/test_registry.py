@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,13 +29,18 @@ from fastpull.errors import (
     TransportError,
     UnexpectedAnswer,
 )
-from fastpull.progress import Event, Retrying
+from fastpull.oci.descriptor import Descriptor
+from fastpull.oci.digest import Digest
+from fastpull.progress import Event, Retrying, Warned
 from fastpull.registry import client as client_module
 from fastpull.registry import download as download_module
 from fastpull.registry import transport as transport_module
+from fastpull.registry.challenges import Challenge
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.ranges import FIRST_RANGE
 from fastpull.registry.retry import Backoff
+from fastpull.registry.tokens import realm_of
+from fastpull.registry.transport import Transport
 from tests.support.layers import file, publish, stored
 from tests.support.registry import (
     Account,
@@ -300,13 +305,31 @@ async def test_a_lasting_refusal_is_an_error_of_its_kind(
 async def test_retry_after_is_obeyed_by_every_connection(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    registry.faults.append(times(1, from_request(1, status(429, Retry_After="1"))))
-    await pull(big(registry), tmp_path, settings)
-    asked = [one.time for one in registry.blob_requests() if one.range]
-    limited = asked[1]
-    # what was on its way when the refusal came has arrived after 0.3 s
-    inside = [at for at in asked if limited + 0.3 < at < limited + 0.95]
-    assert [at - limited for at in inside] == [], "no request goes out before the host allows one"
+    """Of two connections one is refused while the other is busy: no request is on its way then."""
+    numbers, both_asked, one_told = count(), asyncio.Event(), asyncio.Event()
+    refused_at = []
+
+    async def refuse_one(running: FaultyRegistry, _: web.Request, __: str) -> web.StreamResponse | None:
+        number = next(numbers)
+        if number == 1:
+            await both_asked.wait()
+            refused_at.append(time.monotonic())
+            return running.refusal(429, "FAULT", {"Retry-After": "1"})
+        if number == 2:
+            both_asked.set()
+            await one_told.wait()
+        return None
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Retrying):
+            one_told.set()
+
+    registry.faults.append(refuse_one)
+    async with fastpull.Client(replace(settings, connections=2), on_event=on_event) as client:
+        await client.pull(big(registry), tmp_path / "out")
+    later = [one.time for one in registry.blob_requests() if one.range][3:]
+    assert min(later) - refused_at[0] >= 1, "no request goes out before the host allows one"
+    assert len(later) > 1
 
 
 @pytest.mark.case("http", "Retry-After of an hour")
@@ -409,6 +432,44 @@ async def test_credentials_stay_with_their_origin(
         assert {one.authorization for one in elsewhere.asked} == {""}
 
 
+@pytest.mark.case("http", "an expired location is asked for once for all connections")
+async def test_of_many_whose_location_has_expired_one_asks_for_the_new_one(
+    registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings
+) -> None:
+    content = os.urandom(50 * 1000)
+    descriptor = Descriptor("application/octet-stream", Digest.of(content), len(content))
+    registry.blobs[str(descriptor.digest)] = content
+    elsewhere.blobs = registry.blobs
+    valid = ["first"]
+
+    async def away(_: FaultyRegistry, __: web.Request, digest: str) -> web.Response:
+        await asyncio.sleep(0.05)
+        return web.Response(
+            status=307, headers={"Location": f"http://{elsewhere.address}/v2/x/blobs/{digest}?sig={valid[0]}"}
+        )
+
+    async def check(running: FaultyRegistry, request: web.Request, _: str) -> web.StreamResponse | None:
+        return None if request.query["sig"] == valid[0] else running.refusal(403, "EXPIRED")
+
+    registry.faults.append(away)
+    elsewhere.faults.append(check)
+
+    async def fetch(client: RegistryClient, number: int) -> bytes:
+        found = b""
+        async with client.open_range("x", descriptor, number * 1000, number * 1000 + 1000) as body:
+            while piece := await body.piece():
+                found += piece
+        return found
+
+    async with Transport() as transport:
+        client = RegistryClient(transport, registry.address, registry.address, schemes=("http",))
+        await fetch(client, 0)
+        valid[0] = "second"
+        pieces = await asyncio.gather(*(fetch(client, number) for number in range(50)))
+    assert b"".join(pieces) == content
+    assert len(registry.blob_requests()) == 2
+
+
 @pytest.mark.case("http", "more than ten redirects")
 async def test_a_loop_of_redirects_is_an_error(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = big(registry)
@@ -442,12 +503,14 @@ def test_a_redirect_never_leaves_tls() -> None:
 # --- authorization
 
 
+@pytest.mark.case("auth", "Bearer, anonymous")
 async def test_an_anonymous_token_is_fetched_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     registry.account = Account()
     await pull(big(registry), tmp_path, settings)
     assert registry.account.issued == 1
 
 
+@pytest.mark.case("auth", "Basic, and Bearer with a login")
 @pytest.mark.parametrize("basic", [True, False], ids=["basic", "token"])
 async def test_credentials_come_from_docker_s_config(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, basic: bool
@@ -467,16 +530,20 @@ async def test_credentials_come_from_docker_s_config(
     await pull(reference, tmp_path, settings)
 
 
-async def test_a_malformed_docker_config_stops_before_anything_is_asked(
+async def test_a_malformed_docker_config_stops_before_a_token_is_asked_for(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home/.docker").mkdir(parents=True)
     (tmp_path / "home/.docker/config.json").write_text("{")
-    await refused(big(registry), tmp_path, settings, InvalidSetting)
-    assert registry.asked == []
+    registry.account = Account()
+    error = await refused(big(registry), tmp_path, settings, InvalidSetting)
+    assert "config.json" in str(error)
+    assert "line 1" in str(error)
+    assert not [one for one in registry.asked if one.path == "/token"]
 
 
+@pytest.mark.case("auth", "401 in mid pull: one new token, no range lost")
 async def test_a_token_that_ends_in_mid_pull_is_replaced_once(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -497,6 +564,7 @@ async def test_a_token_that_ends_in_mid_pull_is_replaced_once(
     assert registry.sent[layer_digest(registry)] <= 1.05 * SIZE
 
 
+@pytest.mark.case("auth", "60 layers share a token")
 async def test_many_requests_share_one_token(registry: FaultyRegistry, settings: Settings) -> None:
     registry.account = Account()
     reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(60)])
@@ -520,6 +588,7 @@ async def test_a_short_lived_token_is_renewed_before_it_ends(
     assert len(refused_now) <= 1
 
 
+@pytest.mark.case("auth", "a token server that talks nonsense")
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -542,6 +611,7 @@ async def test_a_token_server_that_talks_nonsense_is_an_error(
     assert error.exit_code == 11
 
 
+@pytest.mark.case("auth", "challenges that cannot be answered")
 @pytest.mark.parametrize(
     "challenge",
     ["", "Negotiate", "Bearer", 'Bearer realm="no url"', 'Bearer realm="file:///etc/passwd"', 'Basic realm="x"'],
@@ -557,14 +627,12 @@ async def test_a_challenge_that_cannot_be_answered_is_an_error(
     assert error.exit_code in (11, 12)
 
 
+@pytest.mark.case("auth", "a realm over http for a registry over https")
 def test_a_token_server_is_as_secure_as_its_registry() -> None:
-    from fastpull.registry.auth import Authorizer, Challenge  # noqa: PLC0415
-
-    authorizer = Authorizer(None, "r", None)  # type: ignore[arg-type]
-    challenge = Challenge("bearer", {"realm": "http://auth.example/token"})
+    challenge = Challenge("bearer", {"realm": "http://user:pw@auth.example/token"})
     with pytest.raises(UnexpectedAnswer, match="less secure"):
-        authorizer._realm(challenge, URL("https://registry.example"))
-    assert authorizer._realm(challenge, URL("http://127.0.0.1:5000")).host == "auth.example"
+        realm_of(challenge, URL("https://registry.example"))
+    assert str(realm_of(challenge, URL("http://127.0.0.1:5000"))) == "http://auth.example/token"
 
 
 # --- transport
@@ -635,12 +703,95 @@ async def test_layers_are_asked_for_without_one_waiting_for_another(
     assert report.error is None
 
 
-def test_the_client_shows_no_secrets() -> None:
-    from fastpull.registry.credentials import Credentials  # noqa: PLC0415
+@pytest.mark.case("http", "IPv6")
+async def test_a_registry_has_an_address_of_ipv6(settings: Settings, tmp_path: Path) -> None:
+    registry = FaultyRegistry()
+    publish(registry, [file("a")])
+    runner = web.AppRunner(web.Application(middlewares=[]), access_log=None, shutdown_timeout=0.5)
+    runner.app.router.add_route("*", "/{path:.*}", registry.handle)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "::1", 0).start()
+        registry.address = f"[::1]:{runner.addresses[0][1]}"
+        async with fastpull.Client(settings) as client:
+            await client.pull(f"{registry.address}/test/image:v1", tmp_path / "out")
+            with pytest.raises(NotFound) as caught:
+                await client.resolve(f"{registry.address}/test/none:v1")
+    finally:
+        await runner.cleanup()
+    assert (tmp_path / "out/a").exists()
+    assert registry.address in str(caught.value)
 
-    credentials = Credentials("u", "hunter2", "file")
-    client = RegistryClient(None, "r", "h", credentials=credentials)  # type: ignore[arg-type]
-    assert "hunter2" not in repr(client) + repr(vars(client)) + client._auth.identity
+
+@pytest.mark.case("http", "a limit of connections for all who share a cache")
+async def test_a_site_s_limit_counts_for_all_clients_of_a_cache(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    most = 0
+
+    async def watch(running: FaultyRegistry, _: web.Request, __: str) -> None:
+        nonlocal most
+        most = max(most, running.active)
+        await asyncio.sleep(0.02)
+
+    registry.faults.append(watch)
+    references = [
+        publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(9)], name=f"test/{who}") for who in "ab"
+    ]
+    clients = [fastpull.Client(replace(settings, site_connections=2)) for _ in references]
+    async with clients[0], clients[1]:
+        await asyncio.gather(*(one.warm([reference]) for one, reference in zip(clients, references, strict=True)))
+    assert most == 2
+
+
+@pytest.mark.case("http", "RateLimit-Remaining that is low")
+async def test_a_low_rate_limit_is_told_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    original = registry.serve_manifest
+
+    async def counting(request: web.Request, name: str, version: str) -> web.StreamResponse:
+        answer = await original(request, name, version)
+        answer.headers["ratelimit-limit"] = "100;w=21600"
+        answer.headers["ratelimit-remaining"] = "3;w=21600"
+        return answer
+
+    registry.serve_manifest = counting  # type: ignore[method-assign]
+    events: list[Event] = []
+    reference = publish(registry, [file("a")])
+    async with fastpull.Client(settings, on_event=events.append) as client:
+        await client.resolve(reference)
+        await client.resolve(reference)
+    (warning,) = [event for event in events if isinstance(event, Warned)]
+    assert "3 of 100 requests in 6 h are left" in warning.message
+    assert registry.address in warning.message
+
+
+@pytest.mark.case("http", "a proxy that refuses")
+@pytest.mark.parametrize("status_code", [407, 403])
+async def test_a_proxy_that_refuses_is_told_without_its_password(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, status_code: int
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status_code} No\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        monkeypatch.setenv("https_proxy", f"http://user:hunter2@127.0.0.1:{port}")
+        async with fastpull.Client(settings) as client:
+            with pytest.raises(TransportError, match=f"proxy refuses .HTTP {status_code}.*https_proxy") as caught:
+                await client.resolve("registry.test/a/b:v1")
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.case("http", "a proxy that is not there")
+async def test_a_proxy_that_is_not_there_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:hunter2@127.0.0.1:9")
+    async with fastpull.Client(settings) as client:
+        with pytest.raises(TransportError, match="no way to the proxy.*https_proxy") as caught:
+            await client.resolve("registry.test/a/b:v1")
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
 @pytest.mark.case("http", "a host that changes its mind about ranges and bytes")

@@ -1,4 +1,4 @@
-"""TLS: which certificates are believed, and what is said of those that are not."""
+"""TLS: which certificates are believed and shown, for which host, and what is said of those that do not fit."""
 
 from __future__ import annotations
 
@@ -6,75 +6,117 @@ import asyncio
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fastpull
-from fastpull.config import Settings
-from fastpull.errors import TransportError
+from fastpull.config import Access, Settings
+from fastpull.errors import InvalidSetting, TransportError
+from fastpull.registry import client as client_module
+from fastpull.registry import transport as transport_module
+from fastpull.registry.certificates import Certificates, find_certificates
+from fastpull.registry.retry import Backoff
+from fastpull.registry.transport import Transport
 from tests.support.layers import file, publish
-from tests.support.registry import FaultyRegistry
+from tests.support.logins import Authority
+from tests.support.registry import FaultyRegistry, redirect
 from tests.support.trees import names
 
 pytestmark = pytest.mark.peer("openssl")
 
-
-def make_certificate(folder: Path) -> None:
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem -subj /CN=test"
-    subprocess.run(
-        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"], cwd=folder, check=True, stderr=subprocess.DEVNULL
-    )
+CERTS = ".config/containers/certs.d"
 
 
-@pytest.fixture
-async def secure_registry(tmp_path: Path) -> AsyncIterator[FaultyRegistry]:
-    """A registry that speaks https with a certificate that nobody else knows."""
-    await asyncio.to_thread(make_certificate, tmp_path)
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    made = Authority(tmp_path_factory.mktemp("ca"))
+    made.issue("server", "IP:127.0.0.1")
+    made.issue("client")
+    return made
+
+
+@asynccontextmanager
+async def serving(authority: Authority, *, asks_clients: bool = False) -> AsyncIterator[FaultyRegistry]:
+    """A registry that speaks https, and may want to see a certificate of its clients."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    tls.load_cert_chain(authority.folder / "server.cert", authority.folder / "server.key")
+    if asks_clients:
+        tls.verify_mode = ssl.CERT_REQUIRED
+        tls.load_verify_locations(authority.certificate)
     async with FaultyRegistry(tls) as running:
+        publish(running, [file("a")])
         yield running
 
 
 @pytest.fixture
+async def secure_registry(authority: Authority) -> AsyncIterator[FaultyRegistry]:
+    async with serving(authority) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
 def _not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the registry be treated as any other host."""
     monkeypatch.setattr("fastpull.client.is_loopback", lambda _: False)
 
 
-@pytest.mark.usefixtures("_not_loopback")
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def install(folder: Path, authority: Authority, *files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_bytes((authority.folder / name).read_bytes())
+    return folder
+
+
+async def pull(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    async with fastpull.Client(settings) as client:
+        await client.pull(f"{registry.address}/test/image:v1", fastpull.Directory(tmp_path / "out", force=True))
+    assert names(tmp_path / "out") == {"a"}
+
+
+# --- whom to believe
+
+
+@pytest.mark.case("http", "an unknown certificate")
 async def test_an_unknown_certificate_is_refused_with_advice(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    reference = publish(secure_registry, [file("a")])
-    async with fastpull.Client(settings) as client:
-        with pytest.raises(TransportError, match="certificate is not trusted.*SSL_CERT_FILE.*--insecure"):
-            await client.pull(reference, tmp_path / "out")
+    with pytest.raises(TransportError, match=r"certificate is not trusted.*certs\.d.*--insecure") as caught:
+        await pull(secure_registry, settings, tmp_path)
+    assert secure_registry.address in str(caught.value)
+    assert caught.value.exit_code == 10
     assert secure_registry.asked == []
 
 
-@pytest.mark.usefixtures("_not_loopback")
+@pytest.mark.case("http", "SSL_CERT_FILE")
 async def test_a_site_s_ca_comes_from_the_environment(
-    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure_registry: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
-    async with fastpull.Client(settings) as client:
-        await client.pull(publish(secure_registry, [file("a")]), tmp_path / "out")
-    assert names(tmp_path / "out") == {"a"}
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    await pull(secure_registry, settings, tmp_path)
 
 
-@pytest.mark.usefixtures("_not_loopback")
-async def test_insecure_believes_any_certificate(
-    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path
+@pytest.mark.case("http", "certs.d of containers and Docker")
+@pytest.mark.parametrize("place", [CERTS, ".config/docker/certs.d"])
+async def test_a_registry_s_ca_comes_from_certs_d(
+    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path, place: str
 ) -> None:
-    async with fastpull.Client(replace(settings, insecure=True)) as client:
-        await client.pull(publish(secure_registry, [file("a")]), tmp_path / "out")
-    assert names(tmp_path / "out") == {"a"}
+    install(home / place / secure_registry.address, authority, "ca.crt")
+    await pull(secure_registry, settings, tmp_path)
 
 
-@pytest.mark.usefixtures("_not_loopback")
 @pytest.mark.case("mirrors", "insecure: any certificate, for the place that says so")
 @pytest.mark.parametrize("insecure", [True, False])
 async def test_a_place_of_registries_conf_may_have_any_certificate(
@@ -92,11 +134,239 @@ async def test_a_place_of_registries_conf_may_have_any_certificate(
                 await client.pull(reference, tmp_path / "out")
 
 
-@pytest.mark.usefixtures("_not_loopback")
+@pytest.mark.case("http", "a CA of another host")
+async def test_a_ca_is_for_its_registry_alone(
+    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path
+) -> None:
+    install(home / CERTS / "other.example", authority, "ca.crt")
+    install(home / CERTS / "127.0.0.1:1", authority, "ca.crt")
+    install(home / CERTS / "127.0.0.1", authority, "ca.crt")  # of port 443
+    with pytest.raises(TransportError, match="not trusted"):
+        await pull(secure_registry, settings, tmp_path)
+
+
+@pytest.mark.case("http", "--cert-dir")
+async def test_cert_dir_is_for_the_registry_of_the_source(
+    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority
+) -> None:
+    folder = install(tmp_path / "certs", authority, "ca.crt")
+    settings = replace(settings, access=Access(cert_dir=str(folder)))
+    async with serving(authority) as elsewhere:
+        elsewhere.blobs = secure_registry.blobs
+        secure_registry.faults.append(redirect(lambda digest: f"https://{elsewhere.address}/v2/x/blobs/{digest}"))
+        with pytest.raises(TransportError, match="not trusted") as caught:
+            await pull(secure_registry, settings, tmp_path)
+    assert caught.value.host == elsewhere.address
+    secure_registry.faults.clear()
+    await pull(secure_registry, settings, tmp_path)
+
+
+@pytest.mark.case("mirrors", "--cert-dir is not for mirrors, certs.d is")
+@pytest.mark.parametrize("place", ["--cert-dir", "certs.d"])
+async def test_a_mirror_has_certificates_of_its_own(
+    secure_registry: FaultyRegistry,
+    registry: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    authority: Authority,
+    home: Path,
+    place: str,
+) -> None:
+    publish(registry, [file("a")])
+    is_given = place == "--cert-dir"
+    folder = install(tmp_path / "certs" if is_given else home / CERTS / secure_registry.address, authority, "ca.crt")
+    access = Access(cert_dir=str(folder) if is_given else None)
+    (tmp_path / "registries.conf").write_text(
+        f'[[registry]]\nlocation = "{registry.address}"\ninsecure = true\n'
+        f'[[registry.mirror]]\nlocation = "{secure_registry.address}"'
+    )
+    changed = replace(settings, access=access, registries_conf=str(tmp_path / "registries.conf"))
+    await pull(registry, changed, tmp_path)
+    assert bool(secure_registry.asked) != is_given
+    assert bool(registry.asked) == is_given
+
+
+@pytest.mark.parametrize(
+    ("allowed", "insecure", "secure"),
+    [
+        ("r.test", ["r.test", "r.test:5000"], ["s.r.test", "test"]),
+        ("r.test:5000", ["r.test:5000"], ["r.test", "r.test:5001"]),
+        ("[::1]", ["[::1]", "[::1]:5000"], ["[::2]"]),
+        ("[::1]:5000", ["[::1]:5000"], ["[::1]"]),
+    ],
+)
+def test_what_is_said_of_a_port_is_said_of_no_other(allowed: str, insecure: list[str], secure: list[str]) -> None:
+    transport = Transport(Access(insecure_registries=(allowed,)))
+    assert [transport.is_insecure(host) for host in insecure + secure] == [True] * len(insecure) + [False] * len(secure)
+
+
+def test_insecure_is_for_all_ports_of_a_registry_and_may_be_said_late() -> None:
+    transport = Transport()
+    before = transport._context("r.test:5000")
+    transport.name_host("r.test:5000", is_insecure=True)
+    assert transport.is_insecure("r.test")
+    assert transport.is_insecure("r.test:5001")
+    after = transport._context("r.test:5000")
+    assert (before.verify_mode, after.verify_mode) == (ssl.CERT_REQUIRED, ssl.CERT_NONE)
+
+
+@pytest.mark.case("http", "--insecure, --insecure-registry")
+@pytest.mark.parametrize("how", ["insecure", "host", "host and port"])
+async def test_insecure_believes_any_certificate_of_the_registry(
+    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, how: str
+) -> None:
+    host = secure_registry.address if "port" in how else "127.0.0.1"
+    access = Access() if how == "insecure" else Access(insecure_registries=("other.example", host))
+    await pull(secure_registry, replace(settings, insecure=how == "insecure", access=access), tmp_path)
+
+
+@pytest.mark.case("http", "--insecure and other hosts")
+async def test_insecure_says_nothing_of_other_hosts(
+    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority
+) -> None:
+    """Neither of those that a registry sends to, nor of those that are not named."""
+    with pytest.raises(TransportError, match="not trusted"):
+        await pull(secure_registry, replace(settings, access=Access(insecure_registries=("other.example",))), tmp_path)
+    async with serving(authority) as elsewhere:
+        elsewhere.blobs = secure_registry.blobs
+        port = elsewhere.address.rpartition(":")[2]
+        secure_registry.faults.append(redirect(lambda digest: f"https://localhost:{port}/v2/x/blobs/{digest}"))
+        with pytest.raises(TransportError, match="not trusted") as caught:
+            await pull(secure_registry, replace(settings, insecure=True), tmp_path)
+    assert caught.value.host == f"localhost:{port}"
+
+
+@pytest.mark.case("http", "an insecure registry that redirects to http")
+async def test_an_insecure_registry_may_redirect_to_plain_http_and_no_other(
+    secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path
+) -> None:
+    async with FaultyRegistry() as plain:
+        plain.blobs = secure_registry.blobs
+        secure_registry.faults.append(redirect(lambda digest: f"http://{plain.address}/v2/x/blobs/{digest}"))
+        install(home / CERTS / secure_registry.address, authority, "ca.crt")
+        with pytest.raises(fastpull.errors.UnexpectedAnswer, match="plain http.*--insecure-registry 127.0.0.1"):
+            await pull(secure_registry, settings, tmp_path)
+        assert plain.asked == []
+        access = Access(insecure_registries=(secure_registry.address,))
+        await pull(secure_registry, replace(settings, access=access), tmp_path)
+
+
+@pytest.mark.case("http", "http where TLS is expected")
 async def test_plain_http_where_tls_was_expected_is_explained(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    async with fastpull.Client(settings) as client:
-        with pytest.raises(TransportError, match="plain http, use --insecure"):
-            await client.pull(publish(registry, [file("a")]), tmp_path / "out")
+    publish(registry, [file("a")])
+    with pytest.raises(TransportError, match="plain http, use --insecure"):
+        await pull(registry, settings, tmp_path)
     assert registry.asked == []
+
+
+@pytest.mark.case("http", "a handshake that never ends")
+async def test_a_host_that_never_finishes_its_handshake_is_given_up(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(client_module.RegistryClient, "backoff", Backoff(2, 0.01, 0.01))
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with fastpull.Client(settings) as client:
+            with pytest.raises(TransportError) as caught:
+                await client.pull(f"{address}/a/b:v1", tmp_path / "out")
+    assert address in str(caught.value)
+
+
+# --- what to show
+
+
+@pytest.mark.case("http", "client certificates")
+async def test_a_client_certificate_is_shown_to_the_registry_it_is_for(
+    authority: Authority, settings: Settings, tmp_path: Path, home: Path
+) -> None:
+    async with serving(authority, asks_clients=True) as registry:
+        folder = install(home / CERTS / registry.address, authority, "ca.crt")
+        with pytest.raises(TransportError) as caught:
+            await pull(registry, settings, tmp_path)
+        assert registry.address in str(caught.value)
+        for name in ("client.cert", "client.key"):
+            (folder / name).write_bytes((authority.folder / name).read_bytes())
+        await pull(registry, settings, tmp_path)
+
+
+def test_one_directory_serves_a_host_and_the_user_s_goes_first(home: Path) -> None:
+    assert find_certificates("registry.example") is None
+    for place in ("docker/certs.d/registry.example", "containers/certs.d/registry.example"):
+        folder = home / ".config" / place
+        folder.mkdir(parents=True)
+        (folder / "a.crt").touch()
+        (folder / "readme.txt").touch()
+        found = find_certificates("registry.example")
+        assert found is not None
+        assert found.authorities == (str(folder / "a.crt"),)
+    (home / CERTS / "registry.example:443").mkdir()
+    (home / CERTS / "docker.io").mkdir()
+    assert find_certificates("registry-1.docker.io") == Certificates()
+    assert find_certificates("registry.example:5000") is None
+
+
+# --- what does not fit
+
+
+def certificates(folder: Path) -> None:
+    found = Certificates.in_directory(str(folder))
+    assert found is not None
+    found.context(verify=True)
+
+
+@pytest.mark.parametrize("name", ["client.cert", "client.key"])
+def test_a_certificate_and_its_key_go_together(authority: Authority, tmp_path: Path, name: str) -> None:
+    folder = install(tmp_path / "certs", authority, name)
+    with pytest.raises(InvalidSetting, match=rf"{name}") as caught:
+        certificates(folder)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.case("http", "certificates and keys that do not fit")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ca.crt", b""),
+        ("ca.crt", b"no certificate"),
+        ("ca.crt", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+        ("client.cert", b"no certificate"),
+        ("client.key", b"no key"),
+        ("client.key", None),
+    ],
+    ids=["empty", "text", "broken", "text for a certificate", "text for a key", "another's key"],
+)
+def test_a_certificate_that_cannot_be_read_is_named(
+    authority: Authority, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    folder = install(tmp_path / "certs", authority, "ca.crt", "client.cert", "client.key")
+    (folder / name).write_bytes((authority.folder / "server.key").read_bytes() if content is None else content)
+    with pytest.raises(InvalidSetting, match=str(folder / name).replace(".", r"\.")):
+        certificates(folder)
+
+
+def test_nobody_is_asked_for_the_password_of_a_key(authority: Authority, tmp_path: Path) -> None:
+    folder = install(tmp_path / "certs", authority, "client.cert")
+    command = "openssl rsa -aes256 -passout pass:hunter2 -in client.key -out"
+    subprocess.run([*command.split(), folder / "client.key"], cwd=authority.folder, check=True, capture_output=True)
+    with pytest.raises(InvalidSetting, match="has a password"):
+        certificates(folder)
+
+
+async def test_a_cert_dir_has_to_be_there(secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="no such directory of certificates"):
+        await pull(secure_registry, replace(settings, access=Access(cert_dir=str(tmp_path / "none"))), tmp_path)
+
+
+def test_a_file_in_place_of_the_directory_is_no_directory(home: Path) -> None:
+    (home / CERTS).mkdir(parents=True)
+    (home / CERTS / "registry.example").write_text("x")
+    assert find_certificates("registry.example") is None

@@ -40,6 +40,21 @@ def mounted(image: Path, place: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def on_xfs(folder: Path) -> Iterator[Path]:
+    """A filesystem whose files can share their blocks."""
+    disk, place = folder / "xfs.img", folder / "xfs"
+    place.mkdir()
+    with disk.open("wb") as file:
+        file.truncate(512 << 20)
+    subprocess.run(["mkfs.xfs", "-q", "-m", "reflink=1", disk], check=True)
+    subprocess.run(["mount", "-o", "loop", disk, place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@contextlib.contextmanager
 def mounted_by_user(image: Path, place: Path) -> Iterator[Path]:
     """Has squashfuse mount a squashfs image."""
     place.mkdir()

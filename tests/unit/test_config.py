@@ -5,7 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.config import SETTINGS, Setting, Settings, available_cores, effective_settings
+from fastpull.config import (
+    COUNT,
+    FILE,
+    FOLDER,
+    HOST,
+    HOSTS,
+    NAME,
+    SETTINGS,
+    Setting,
+    Settings,
+    available_cores,
+    effective_settings,
+)
 from fastpull.errors import InvalidSetting
 from fastpull.values import parse_age, parse_size, show_size
 
@@ -72,9 +84,9 @@ def test_there_is_a_core() -> None:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The site's configuration file."""
-    path = tmp_path / "etc/config.toml"
-    path.parent.mkdir()
-    monkeypatch.setattr("fastpull.config.SITE_FILE", str(path))
+    path = tmp_path / "etc/fastpull/config.toml"
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr("fastpull.sitefiles.SYSTEM_FOLDER", str(tmp_path / "etc"))
     return path
 
 
@@ -110,17 +122,30 @@ def test_what_is_nearer_to_the_user_counts(site: Path, user: Path) -> None:
     assert (settings.memory, settings.limits.max_entries) == (300 << 20, 8)
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_every_setting_can_be_written_everywhere(setting: Setting, site: Path, user: Path) -> None:
+WRITABLE = {
+    # where the default is nothing, which could not be told from no value
+    COUNT: 3,
+    FILE: "/a/file",
+    FOLDER: "/a/folder",
+    HOST: "a.io",
+    HOSTS: ("a.io", "b.io:5000"),
+    NAME: "me",
+}
+
+
+@pytest.mark.parametrize(
+    "setting", [one for one in SETTINGS.values() if not one.kind.is_secret], ids=lambda one: one.name
+)
+def test_every_setting_but_a_secret_can_be_written_everywhere(setting: Setting, site: Path, user: Path) -> None:
     value = setting.default({"XDG_CACHE_HOME": "/xdg"})
-    if value is None:  # nothing is no value that could be written
-        value = "/a/file"
+    if value in (None, "", ()):
+        value = WRITABLE[setting.kind]
     text = setting.kind.show(value)
     user.write_text(f"{setting.name} = {json.dumps(text)}\n")
     assert origins(user, {})[setting.name] == (value, f"{user}:1")
     assert origins(user, {setting.variable: text})[setting.name] == (value, setting.variable)
     assert origins(user, {}, **{setting.name: text})[setting.name] == (value, "argument")
-    if bool in setting.kind.types or int in setting.kind.types:
+    if setting.kind.types:
         user.write_text(f"{setting.name} = {json.dumps(value)}\n")
         assert origins(user, {})[setting.name] == (value, f"{user}:1")
 
@@ -134,6 +159,8 @@ def test_every_setting_can_be_written_everywhere(setting: Setting, site: Path, u
         ("[memory]\nx = 1\n", r":1: memory: a value of the wrong type"),
         ("memory.x = 1\n", r":1: memory: a value of the wrong type"),
         ("workers = true\n", r":1: workers: a value of the wrong type: 'True'"),
+        ('insecure_registries = ["a.io", 3]\n', r":1: insecure_registries: a value of the wrong type"),
+        ("private_hosts = true\n", r":1: private_hosts: a value of the wrong type"),
         ("workers = 1.5\n", r":1: workers: a value of the wrong type: '1.5'"),
         ("sync = 1\n", r":1: sync: a value of the wrong type"),
         ("workers = 0\n", r":1: workers: not a whole number above zero: '0'"),
@@ -155,6 +182,16 @@ def test_a_wrong_file_is_told_with_its_line(content: str, complaint: str, site: 
         assert str(path) in str(caught.value)
         assert caught.value.exit_code == 3
         path.unlink()
+
+
+@pytest.mark.parametrize("value", ['"hunter2"', '["hunter2"]'])
+def test_a_file_holds_no_password_and_its_error_neither(site: Path, user: Path, value: str) -> None:
+    user.write_text(f"\npassword = {value}")
+    with pytest.raises(
+        InvalidSetting, match=f"{user}:2: a configuration file is no place.*FASTPULL_PASSWORD"
+    ) as caught:
+        Settings.load(environment(user))
+    assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_told(site: Path, user: Path) -> None:

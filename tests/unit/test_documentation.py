@@ -8,11 +8,15 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import fastpull
+import fastpull.errors
+import fastpull.progress
 from fastpull.cli.main import make_parser
+from fastpull.progress import Event
 
 ROOT = Path(fastpull.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -64,7 +68,7 @@ def test_python_in_the_documentation_uses_public_names(page: Path) -> None:
         if not re.match(r"try:", block):  # an excerpt from within a coroutine
             compile(block, str(page), "exec")
         for name in re.findall(r"\bfastpull\.(\w+)", block):
-            assert name == "errors" or name in fastpull.__all__, name
+            assert name in ("errors", "progress") or name in fastpull.__all__, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -98,11 +102,10 @@ def test_the_limits_of_the_threat_model_are_all_there_are() -> None:
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
     lines = ["| in TOML | variable | flag | default | what it is |", "|---|---|---|---|---|"]
-    lines += [
-        f"| `{one.name}` | `{one.variable}` | `{f'{one.flag} {one.kind.metavar}'.strip()}` | {one.shown_default} "
-        f"| {one.text} |"
-        for one in fastpull.SETTINGS.values()
-    ]
+    for one in fastpull.SETTINGS.values():
+        name = "" if one.kind.is_secret else f"`{one.name}`"
+        flag = f"`{one.flag} {one.kind.metavar}`".replace(" `", "`") if one.flag else ""
+        lines.append(f"| {name} | `{one.variable}` | {flag} | {one.shown_default} | {one.text} |")
     page = (ROOT / "docs/configuration.md").read_text()
     expected = "\n".join(lines)
     assert expected in page, f"the table in docs/configuration.md has to be:\n{expected}"
@@ -116,3 +119,27 @@ def test_the_configuration_of_the_documentation_can_be_read(tmp_path: Path) -> N
         path.parent.mkdir(parents=True)
         path.write_text(block)
         fastpull.Settings.load({"XDG_CONFIG_HOME": str(path.parents[1])})
+
+
+def test_the_library_s_page_names_everything_that_is_public() -> None:
+    page = (ROOT / "docs/library.md").read_text()
+    words = set(re.findall(r"\w+", page))
+    events = {event.__name__ for event in get_args(Event)}
+    public = {*fastpull.__all__, *fastpull.errors.__all__, *events} - {"__version__"}
+    assert not public - words
+    for name in events:
+        row = re.search(rf"^\| `{name}` \|.*\|([^|]*)\|$", page, re.MULTILINE)
+        assert row is not None, name
+        event = getattr(fastpull.progress, name)
+        assert re.findall(r"`(\w+)`", row[1]) == [field.name for field in fields(event)]
+
+
+def test_the_errors_of_the_library_s_page_are_all_there_are() -> None:
+    page = (ROOT / "docs/library.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page.partition("## Errors")[2].partition("## A runtime")[0]))
+    assert set(fastpull.errors.__all__) - {"FastpullError"} <= named
+
+
+@pytest.mark.parametrize("name", ["run.py", "warm_service.py"])
+def test_examples_stand_in_the_library_s_page_as_they_are(name: str) -> None:
+    assert (ROOT / "examples" / name).read_text() in blocks(ROOT / "docs/library.md", "python")

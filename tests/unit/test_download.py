@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -41,6 +41,7 @@ class Client:
 
     name = "memory"
     on_retry = staticmethod(lambda *_: None)
+    place = staticmethod(nullcontext)
 
     def __init__(self) -> None:
         self.hosts = Lanes(4)

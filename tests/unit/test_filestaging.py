@@ -191,6 +191,58 @@ def test_sync_reaches_the_disk_before_the_name_appears(
     assert calls == ([(False, False), (True, True)] if sync else [])
 
 
+def become(staging: FileStaging, path: Path) -> bool:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return staging.become(str(path), fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("sync", [True, False])
+def test_it_may_become_another_name_of_a_file(
+    tmp_path: Path, force: bool, sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").write_bytes(b"kept")
+    synced = []
+    if force:
+        (tmp_path / "out").write_bytes(b"old")
+    staging = staged(tmp_path / "out", force=force)
+    assert become(staging, tmp_path / "kept")
+    running = staged(tmp_path / "out", force=True)  # takes what nobody holds for stale
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    staging.publish(sync)
+    running.remove()
+    kept = os.stat(tmp_path / "kept")
+    assert os.path.samestat(os.stat(tmp_path / "out"), kept)
+    assert synced == ([kept.st_ino, os.stat(tmp_path).st_ino] if sync else [])
+    assert sorted(os.listdir(tmp_path)) == ["kept", "out"]
+
+
+@pytest.mark.skipif("FASTPULL_NO_EXTENSIONS" in os.environ, reason="the Python reference cannot swap names")
+@pytest.mark.parametrize("there", [True, False])
+def test_the_name_of_a_file_that_is_linked_is_given_back_too(
+    tmp_path: Path, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").write_bytes(b"kept")
+    if there:
+        (tmp_path / "out").write_bytes(b"old")
+    staging = staged(tmp_path / "out", force=there)
+    assert become(staging, tmp_path / "kept")
+
+    def fail(fd: int) -> None:
+        if fd == staging.parent_fd:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OutputError, match="input/output error"):
+        staging.publish(sync=True)
+    staging.remove()
+    assert sorted(os.listdir(tmp_path)) == (["kept", "out"] if there else ["kept"])
+    assert not there or (tmp_path / "out").read_bytes() == b"old"
+
+
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_spools_have_no_name(tmp_path: Path, unnamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not unnamed:

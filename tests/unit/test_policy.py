@@ -192,7 +192,7 @@ def test_the_user_s_file_stands_for_the_system_s(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     load_policy().check(docker("a.com/b"))
     for path, requirements, is_in in (
-        (tmp_path / "etc/policy.json", REJECT, False),
+        (tmp_path / "etc/containers/policy.json", REJECT, False),
         (tmp_path / "home/.config/containers/policy.json", ACCEPT, True),
     ):
         path.parent.mkdir(parents=True)
@@ -203,7 +203,7 @@ def test_the_user_s_file_stands_for_the_system_s(tmp_path: Path, monkeypatch: py
             with pytest.raises(Forbidden):
                 load_policy().check(docker("a.com/b"))
     with pytest.raises(Forbidden):
-        load_policy(str(tmp_path / "etc/policy.json")).check(docker("a.com/b"))
+        load_policy(str(tmp_path / "etc/containers/policy.json")).check(docker("a.com/b"))
     with pytest.raises(InvalidSetting, match="nonexistent"):
         load_policy("/nonexistent")
 

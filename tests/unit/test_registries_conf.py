@@ -345,10 +345,10 @@ def test_files_are_read_where_other_tools_read_them(
     system: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert where() == "p.com"
-    system("etc/registries.conf", "system")
+    system("etc/containers/registries.conf", "system")
     assert where() == "system"
-    system("etc/registries.conf.d/10-site.conf", "drop-in")
-    system("etc/registries.conf.d/20-note.txt", "note")
+    system("etc/containers/registries.conf.d/10-site.conf", "drop-in")
+    system("etc/containers/registries.conf.d/20-note.txt", "note")
     assert where() == "drop-in"
     system("home/.config/containers/registries.conf.d/05.conf", "own-drop-in")
     assert where() == "own-drop-in"

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import base64
-import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,10 +8,12 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from fastpull.errors import InvalidSetting, RateLimited, TransportError, UnexpectedAnswer
-from fastpull.registry.auth import parse_challenges
-from fastpull.registry.credentials import Credentials, find_credentials
+from fastpull.registry.addresses import Reach, reach_of
+from fastpull.registry.challenges import parse_challenges
+from fastpull.registry.proxies import Proxies
+from fastpull.registry.ratelimit import RateLimit
 from fastpull.registry.retry import Backoff, is_transient, retry_after_seconds
-from fastpull.registry.transport import host_of, proxy_of, shown
+from fastpull.registry.transport import host_of, shown
 
 # --- challenges
 
@@ -25,6 +24,10 @@ from fastpull.registry.transport import host_of, proxy_of, shown
         ('Bearer realm="https://auth/token",service="r",scope="repository:a/b:pull,push"',
          [("bearer", {"realm": "https://auth/token", "service": "r", "scope": "repository:a/b:pull,push"})]),
         ('Basic realm="site"', [("basic", {"realm": "site"})]),
+        ('Negotiate, Bearer realm="a"', [("negotiate", {}), ("bearer", {"realm": "a"})]),
+        ('Negotiate YII+/-~==, Bearer realm="a"', [("negotiate", {}), ("bearer", {"realm": "a"})]),
+        ('Bearer realm="a",error="insufficient_scope",scope="x y"',
+         [("bearer", {"realm": "a", "error": "insufficient_scope", "scope": "x y"})]),
         ("bearer REALM=https", [("bearer", {"realm": "https"})]),
         ('Basic realm="a, b", Bearer realm="c",service=d',
          [("basic", {"realm": "a, b"}), ("bearer", {"realm": "c", "service": "d"})]),
@@ -88,90 +91,6 @@ def test_only_what_may_pass_is_repeated(error: BaseException, expected: bool) ->
     assert is_transient(error) is expected
 
 
-# --- credentials
-
-
-def config(home: Path, content: object) -> None:
-    (home / ".docker").mkdir(exist_ok=True)
-    text = content if isinstance(content, str) else json.dumps(content)
-    (home / ".docker/config.json").write_text(text)
-
-
-def encoded(pair: str) -> str:
-    return base64.b64encode(pair.encode()).decode()
-
-
-@pytest.fixture
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path
-
-
-def test_without_a_config_there_are_no_credentials(home: Path) -> None:
-    assert find_credentials("quay.io") is None
-
-
-@pytest.mark.parametrize(
-    ("key", "registry"),
-    [
-        ("quay.io", "quay.io"),
-        ("https://quay.io", "quay.io"),
-        ("https://quay.io/v2/", "quay.io"),
-        ("https://index.docker.io/v1/", "docker.io"),
-        ("docker.io", "docker.io"),
-        ("localhost:5000", "localhost:5000"),
-    ],
-)
-def test_auths_are_found_by_registry(home: Path, key: str, registry: str) -> None:
-    config(home, {"auths": {key: {"auth": encoded("user:pass:word")}, "other.io": {"auth": encoded("a:b")}}})
-    found = find_credentials(registry)
-    assert found is not None
-    assert (found.username, found.password) == ("user", "pass:word")
-    assert found.basic == "Basic " + encoded("user:pass:word")
-    assert key in found.origin
-
-
-def test_credentials_are_for_their_registry_only(home: Path) -> None:
-    config(home, {"auths": {"quay.io": {"auth": encoded("a:b")}}})
-    for registry in ("quay.io.evil.org", "uay.io", "quay.io:443", "docker.io"):
-        assert find_credentials(registry) is None
-
-
-def test_docker_config_names_the_directory(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/config.json").write_text(json.dumps({"auths": {"q.io": {"username": "u", "password": "p"}}}))
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "other"))
-    found = find_credentials("q.io")
-    assert found is not None
-    assert found.username == "u"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[]",
-        {"auths": []},
-        {"auths": {"q.io": []}},
-        {"auths": {"q.io": {"auth": "%%%"}}},
-        {"auths": {"q.io": {"auth": encoded("nocolon")}}},
-    ],
-)
-def test_a_malformed_config_is_told_with_its_path(home: Path, content: object) -> None:
-    config(home, content)
-    with pytest.raises(InvalidSetting, match=r"\.docker/config\.json"):
-        find_credentials("q.io")
-
-
-def test_an_entry_without_a_secret_is_none(home: Path) -> None:
-    config(home, {"auths": {"q.io": {}}, "credsStore": "desktop"})
-    assert find_credentials("q.io") is None
-
-
-def test_the_secret_is_not_shown() -> None:
-    assert "hunter2" not in repr(Credentials("user", "hunter2", "file"))
-
-
 # --- URLs
 
 
@@ -183,10 +102,117 @@ def test_urls_are_shown_without_their_secrets() -> None:
     assert host_of(URL("https://host/x")) == "host"
 
 
-def test_proxies_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy:3128")
-    monkeypatch.setenv("no_proxy", "internal.example,10.0.0.1")
-    assert str(proxy_of(URL("https://quay.io/v2/"))) == "http://proxy:3128"
-    assert proxy_of(URL("http://quay.io/v2/")) is None
-    assert proxy_of(URL("https://registry.internal.example/")) is None
-    assert proxy_of(URL("https://10.0.0.1:5000/")) is None
+@pytest.mark.parametrize(
+    ("url", "environment", "expected"),
+    [
+        ("https://quay.io/v2/", {"https_proxy": "http://proxy:3128"}, "http://proxy:3128"),
+        ("https://quay.io/v2/", {"HTTPS_PROXY": "http://proxy:3128"}, "http://proxy:3128"),
+        ("https://quay.io/v2/", {"HTTPS_PROXY": "http://other:1", "https_proxy": "http://proxy:2"}, "http://proxy:2"),
+        ("https://quay.io/v2/", {"https_proxy": "proxy:3128"}, "http://proxy:3128"),
+        ("https://quay.io/v2/", {"all_proxy": "http://proxy:3128"}, "http://proxy:3128"),
+        ("https://quay.io/v2/", {"https_proxy": ""}, None),
+        ("http://quay.io/v2/", {"https_proxy": "http://proxy:3128"}, None),
+        ("http://quay.io/v2/", {"http_proxy": "http://user:secret@proxy:3128"}, "http://user:secret@proxy:3128"),
+        ("https://localhost:5000/", {"all_proxy": "http://proxy:3128"}, None),
+        ("https://127.0.0.7/", {"all_proxy": "http://proxy:3128"}, None),
+        ("https://[::1]:5000/", {"all_proxy": "http://proxy:3128"}, None),
+    ],
+)
+def test_proxies_come_from_the_environment(url: str, environment: dict[str, str], expected: str | None) -> None:
+    found = Proxies.from_environment(environment).find(URL(url))
+    assert (found and str(found)) == expected
+
+
+@pytest.mark.case("http", "no_proxy")
+@pytest.mark.parametrize(
+    ("no_proxy", "host", "is_direct"),
+    [
+        ("internal.example,10.0.0.1", "registry.internal.example", True),
+        ("internal.example", "internal.example", True),
+        (".internal.example", "registry.internal.example", True),
+        ("*.internal.example", "registry.internal.example", True),
+        ("internal.example", "notinternal.example", False),
+        ("INTERNAL.example", "registry.internal.example", True),
+        ("quay.io:443", "quay.io", True),
+        ("quay.io:5000", "quay.io", False),
+        ("*", "quay.io", True),
+        ("10.0.0.0/8", "10.200.3.4", True),
+        ("10.0.0.0/8", "11.0.0.1", False),
+        ("10.0.0.0/8", "ten.example", False),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("fd00::/8", "[fd12::1]", True),
+        ("[fd12::1]", "[fd12::1]", True),
+        (" , ,", "quay.io", False),
+    ],
+)
+def test_no_proxy_names_hosts_domains_and_networks(no_proxy: str, host: str, is_direct: bool) -> None:
+    proxies = Proxies.from_environment({"all_proxy": "http://proxy:3128", "no_proxy": no_proxy})
+    assert (proxies.find(URL(f"https://{host}/v2/")) is None) is is_direct
+
+
+@pytest.mark.parametrize("value", ["socks5://user:hunter2@proxy:1080", "http://", "http://u:hunter2@[x"])
+def test_a_proxy_that_cannot_be_used_is_told_by_its_variable_alone(value: str) -> None:
+    with pytest.raises(InvalidSetting, match="https_proxy") as caught:
+        Proxies.from_environment({"https_proxy": value})
+    assert "hunter2" not in str(caught.value)
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("8.8.8.8", Reach.PUBLIC),
+        ("2606:4700::1111", Reach.PUBLIC),
+        ("10.1.2.3", Reach.SITE),
+        ("172.16.0.1", Reach.SITE),
+        ("192.168.1.1", Reach.SITE),
+        ("100.64.0.1", Reach.SITE),
+        ("fd00:ec2::254", Reach.SITE),
+        ("127.0.0.1", Reach.MACHINE),
+        ("127.255.0.9", Reach.MACHINE),
+        ("::1", Reach.MACHINE),
+        ("0.0.0.0", Reach.MACHINE),
+        ("::", Reach.MACHINE),
+        ("169.254.169.254", Reach.LINK),
+        ("fe80::1%eth0", Reach.LINK),
+        ("224.0.0.1", Reach.LINK),
+        ("255.255.255.255", Reach.LINK),
+        ("::ffff:10.0.0.1", Reach.SITE),
+        ("::ffff:169.254.169.254", Reach.LINK),
+        ("::ffff:127.0.0.1", Reach.MACHINE),
+        ("2002:a9fe:a9fe::1", Reach.LINK),
+        ("64:ff9b::a9fe:a9fe", Reach.LINK),
+        ("64:ff9b::808:808", Reach.PUBLIC),
+    ],
+)
+def test_an_address_has_a_reach(address: str, expected: Reach) -> None:
+    assert reach_of(address) is expected
+
+
+@pytest.mark.parametrize("text", ["localhost", "", "10.0.0", "1.2.3.4.5", "0x7f000001", "2130706433"])
+def test_what_is_no_literal_address_has_no_reach_of_its_own(text: str) -> None:
+    with pytest.raises(ValueError, match="does not appear to be"):
+        reach_of(text)
+
+
+# --- rate limits
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"RateLimit-Limit": "100;w=21600", "RateLimit-Remaining": "7;w=21600"}, "7 of 100 requests in 6 h are left"),
+        ({"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0"}, "0 of 60 requests are left"),
+        ({"RateLimit-Limit": "100;w=21600", "RateLimit-Remaining": "93;w=21600"}, None),
+        ({"RateLimit-Limit": "100", "RateLimit-Remaining": "many"}, None),
+        ({"RateLimit-Remaining": "1"}, None),
+        ({"RateLimit-Limit": "-1", "RateLimit-Remaining": "-1"}, None),
+        ({"RateLimit-Limit": "3", "RateLimit-Remaining": "3"}, None),
+        ({}, None),
+    ],
+)
+def test_a_rate_limit_is_told_when_it_is_low(headers: dict[str, str], words: str | None) -> None:
+    limit = RateLimit.parse(headers)
+    assert (str(limit) if limit and limit.is_low else None) == words

@@ -8,11 +8,13 @@ import hashlib
 import os
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Self
 
 from fastpull.meter import waiting
 from fastpull.sinks.base import SinkReport
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _COPY = 16 << 20  # bytes that are copied between two looks at whether to go on
 _HELD_FRAGMENTS = 32
+_REPACKED_AHEAD = 16  # blocks that are made before the first of them is written
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class SquashfsReport(SinkReport):
         duplicates, duplicate_bytes: files whose content another one has, and the bytes that need not be stored again.
         hole_bytes: zeros that are not stored.
         clamped_times: inodes whose time the format cannot hold.
+        origin: ``built``; or what was made of a finished image in the cache: ``linked``, ``cloned`` or ``copied``.
     """
 
     size: int = 0
@@ -59,6 +63,22 @@ class SquashfsReport(SinkReport):
     duplicate_bytes: int = 0
     hole_bytes: int = 0
     clamped_times: int = 0
+    origin: str = "built"
+
+    def facts(self) -> dict[str, Any]:
+        """What holds for every copy of the file, as JSON has it."""
+        facts = asdict(self)
+        del facts["path"], facts["origin"]
+        return facts
+
+    @classmethod
+    def of_finished(cls, path: str, origin: str, facts: Mapping[str, Any]) -> Self:
+        """What `facts` told of a file that is at another path now; what is not known any more is left out."""
+        known = {field.name for field in fields(cls)}
+        report = cls(path, **{name: value for name, value in facts.items() if name in known})
+        report.origin = origin
+        report.left_out = Counter(report.left_out)
+        return report
 
 
 class Assembly:
@@ -110,17 +130,12 @@ class Assembly:
         compressor, form = self._format.compressor, self._format
         with self._part.at(Stage.PLAN):
             plan = make_plan(self._tree, self._runs, self._order, form.block_size, self)
-        repacked = [self._pool.submit(self._repack, compressor, tails) for tails in plan.repacked]
         start = data_start(compressor)
         with self._part.at(Stage.GATHER):
             at = self._gather(plan, start)
         copying = self._pool.submit(self._copy_data, plan, at)
         fragments, at = self._place_fragments(plan, start + plan.data_size)
-        self._wait(repacked)
-        for future in repacked:
-            word, packed = future.result()
-            fragments.append(Fragment(at, word))
-            at = pwrite_all(self._fd, at, [packed])
+        at = self._repack(plan, fragments, at)
         layouts = _Layouts(self._tree, self._runs, plan, form.block_size, start)
         with self._part.at(Stage.METADATA):
             metadata = make_metadata(
@@ -135,13 +150,13 @@ class Assembly:
                 flags=DEDUPLICATED if form.fragments else DEDUPLICATED | NO_FRAGMENTS,
                 check=self._check,
             )
-            pwrite_all(self._fd, at, [metadata.body])
+            end = pwrite_all(self._fd, at, metadata.pieces)
             pwrite_all(self._fd, SUPERBLOCK_SIZE, [compressor.options()])
         self._wait([copying])
         copying.result()
         pwrite_all(self._fd, 0, [metadata.superblock])
         report.inodes = metadata.inodes
-        report.size = at + len(metadata.body)
+        report.size = end
         report.content_size = layouts.content_size
         report.compression = str(compressor)
         report.codecs = compressor.versions()
@@ -207,21 +222,32 @@ class Assembly:
 
     # --- fragment blocks that are packed anew
 
-    def _repack(self, compressor: Compressor, tails: Sequence[Tail]) -> tuple[int, bytes]:
-        """A new fragment block of tails that are in others; on a thread of the pool."""
-        with self._part.at(Stage.COPY):
-            return self._packed(compressor, tails)
+    def _repack(self, plan: Plan, fragments: list[Fragment], at: int) -> int:
+        """Makes new fragment blocks of tails that are in others, a few at a time; returns where they end."""
+        pending: deque[Future[tuple[int, bytes]]] = deque()
+        for tails in chain(plan.repacked, repeat(None, _REPACKED_AHEAD)):
+            if tails is not None:
+                pending.append(self._pool.submit(self._packed, tails))
+            if pending and (tails is None or len(pending) >= _REPACKED_AHEAD):
+                self._wait([pending[0]])
+                word, packed = pending.popleft().result()
+                fragments.append(Fragment(at, word))
+                at = pwrite_all(self._fd, at, [packed])
+        return at
 
-    def _packed(self, compressor: Compressor, tails: Sequence[Tail]) -> tuple[int, bytes]:
+    def _packed(self, tails: Sequence[Tail]) -> tuple[int, bytes]:
+        """One such block, on a thread of the pool."""
         block, held, fragment = bytearray(), (-1, -1), b""
-        for tail in tails:
-            run, slot = self._runs[tail >> 32], tail & SLOT
-            place = (tail >> 32, run.slot_fragments[slot])
-            if place != held:
-                held, fragment = place, self._read_fragment(*place)
-            block += run.tail(slot, fragment)
-        words, pieces = compress_blocks(compressor.compress_metadata, block, array("I", [len(block)]))
-        return words[0], bytes(pieces[0])
+        with self._part.at(Stage.COPY):
+            for tail in tails:
+                run, slot = self._runs[tail >> 32], tail & SLOT
+                place = (tail >> 32, run.slot_fragments[slot])
+                if place != held:
+                    held, fragment = place, self._read_fragment(*place)
+                block += run.tail(slot, fragment)
+            compress = self._format.compressor.compress_metadata
+            words, pieces = compress_blocks(compress, block, array("I", [len(block)]))
+            return words[0], bytes(pieces[0])
 
     def _read_fragment(self, layer: int, number: int) -> bytes:
         fragments, form = self._runs[layer].fragments, self._format

@@ -46,6 +46,10 @@ class Buffers:
         """Takes a buffer back."""
         self._free.append(buffer)
 
+    def drop(self) -> None:
+        """Forgets all that it has, until more are needed."""
+        self._free.clear()
+
 
 @dataclass(slots=True)
 class _Job:

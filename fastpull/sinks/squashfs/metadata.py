@@ -59,7 +59,9 @@ class MetadataWriter:
         if self._pending:
             self._put(bytes(self._pending))
             self._pending.clear()
-        return b"".join(self._packed)
+        table = b"".join(self._packed)
+        self._packed.clear()
+        return table
 
     def _flush(self) -> None:
         whole = len(self._pending) - len(self._pending) % METADATA_SIZE

@@ -67,6 +67,7 @@ class RunWriter:
         self._cutter = BlockCutter(entries, blocks.block_size, blocks.fragments, self._buffer, wanted)
         self._fragment = bytearray()
         self._fragment_count = 0
+        self._is_closed = False
         self._sums: dict[int, bytes] = {}  # sha256 of slots that were found again
         self._held: tuple[int, bytes] = (-1, b"")  # the fragment block that was read back last
 
@@ -101,8 +102,11 @@ class RunWriter:
         self.run.firsts = array("Q", self._cutter.firsts_bytes())
 
     def close(self) -> None:
-        """Forgets what was not written."""
+        """Forgets what was not written. Nothing may follow."""
         self._batches.close()
+        if not self._is_closed:
+            self._buffers.give(self._buffer)
+        self._is_closed = True
 
     def _pack(self, data: bytes, entries: bytes, lengths: bytes) -> None:
         """Puts tails into fragment blocks, each content once."""

@@ -11,14 +11,15 @@ import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from fastpull.errors import InvalidSetting, OutputError, from_os_error
+from fastpull.errors import OutputError, from_os_error
 from fastpull.sinks.base import Resources
 from fastpull.sinks.destination import free_space
 from fastpull.sinks.filestaging import FileStaging
 from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
 from fastpull.sinks.squashfs.batches import BATCH, Buffers
-from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION, parse_compression
-from fastpull.sinks.squashfs.format import MAX_U32, check_block_size
+from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION
+from fastpull.sinks.squashfs.finished import transfer
+from fastpull.sinks.squashfs.recipe import DEFAULT_BLOCK_SIZE, Recipe
 from fastpull.sinks.squashfs.run_writer import RunWriter
 from fastpull.sinks.squashfs.runs import BlockFormat, Region, Run
 from fastpull.sinks.staging import output_errors
@@ -26,11 +27,11 @@ from fastpull.tasks import Aborted
 from fastpull.trace import Stage
 
 if TYPE_CHECKING:
+    from fastpull.cache.images import FinishedImage
     from fastpull.layers.tree import Tree
     from fastpull.tarstage import EntryTable
 
 _MAX_DEPTH = 64
-_TIMES = "squashfs holds times from 1970 to 2106, in seconds since the epoch"
 
 
 class Squashfs:
@@ -45,6 +46,13 @@ class Squashfs:
         fragments: whether small files and tails of files share blocks.
         mtime: for all inodes, in place of their own, in seconds since the epoch.
         time: of the image itself; by default that of ``SOURCE_DATE_EPOCH``, or its config's ``created``.
+        hard_link: where the cache has the finished file, the output may be another name of it. It takes no space then,
+            is read-only, and must not be written to.
+        recipe: in place of the options from ``compression`` to ``time``.
+
+    Attributes:
+        path: as it was given.
+        recipe: all that decides on the bytes, beside the image.
 
     Raises:
         InvalidSetting: from the constructor.
@@ -60,27 +68,23 @@ class Squashfs:
         *,
         force: bool = False,
         compression: str = DEFAULT_COMPRESSION,
-        block_size: int = 128 << 10,
+        block_size: int = DEFAULT_BLOCK_SIZE,
         fragments: bool = True,
         mtime: int | None = None,
         time: int | None = None,
+        hard_link: bool = False,
+        recipe: Recipe | None = None,
     ) -> None:
-        try:
-            check_block_size(block_size)
-        except ValueError:
-            raise InvalidSetting(str(block_size), "a block size has to be a power of two from 4K to 1M") from None
-        if time is None:
-            time = _source_date_epoch()
-        for seconds in (mtime, time):
-            if seconds is not None and not 0 <= seconds <= MAX_U32:
-                raise InvalidSetting(str(seconds), _TIMES)
+        if recipe is None:
+            recipe = Recipe.of(compression, block_size, fragments=fragments, mtime=mtime, time=time)
         self.path = os.fspath(path)
-        self._format = BlockFormat(parse_compression(compression), block_size, fragments)
-        self._mtime = mtime
-        self._time = time
+        self.force = force
+        self.recipe = recipe
+        self._format = BlockFormat(recipe.compressor, recipe.block_size, recipe.fragments)
+        self._hard_link = hard_link
         self._staging = FileStaging(path, force)
         self._resources = Resources()
-        self._buffers = Buffers(BATCH + 2 * block_size)
+        self._buffers = Buffers(BATCH + 2 * recipe.block_size)
         self._runs: dict[int, Run] = {}
         self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
@@ -127,6 +131,7 @@ class Squashfs:
     def commit(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
         """See `fastpull.sinks.base.Sink`."""
         assert self._pool is not None, "the sink has begun"
+        self._buffers.drop()
         runs = [self._runs[number] for number in range(len(tree.indexes))]
         order = sorted(self._ranks, key=self._ranks.__getitem__)
         with output_errors(self._staging.destination):
@@ -134,12 +139,29 @@ class Squashfs:
             assembly = Assembly(
                 self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled, part
             )
-            time = created if self._time is None else self._time
-            report = assembly.write(time, self._mtime, SquashfsReport(self.path))
+            time = created if self.recipe.time is None else self.recipe.time
+            report = assembly.write(time, self.recipe.mtime, SquashfsReport(self.path))
             with part.at(Stage.PUBLISH):
                 self._staging.publish(self._resources.sync)
         self._end()
         return report
+
+    def take(self, image: FinishedImage) -> SquashfsReport | None:
+        """Publishes a finished image of the cache, in place of what `layer` and `commit` would make.
+
+        Returns:
+            None if the file is gone or damaged; nothing is published then, and the sink may go on as if not asked.
+
+        Raises:
+            OutputError, Aborted: as from `commit`.
+        """
+        with output_errors(self._staging.destination):
+            way = transfer(image, self._staging, self._check_cancelled, hard_link=self._hard_link)
+            if way is None:
+                return None
+            self._staging.publish(self._resources.sync)
+        self._end()
+        return SquashfsReport.of_finished(self.path, way, image.facts)
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
@@ -180,13 +202,3 @@ class Squashfs:
 
     def _error(self, error: OSError) -> OutputError:
         return from_os_error(OutputError, error, self._staging.destination)
-
-
-def _source_date_epoch() -> int | None:
-    """The time that a build asks for, see reproducible-builds.org."""
-    text = os.environ.get("SOURCE_DATE_EPOCH")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise InvalidSetting(text, f"SOURCE_DATE_EPOCH: {_TIMES}")
-    return int(text)

@@ -31,17 +31,22 @@ class Metadata:
 
     Attributes:
         superblock: to be written at the beginning, last of all.
-        body: to be written behind the data; padded, so that the image ends where it does.
+        pieces: to be written behind the data, one after the other; padded, so that the image ends where they do.
         inodes: how many there are; names of one inode count once.
         clamped_times: how many of them had a time that the format cannot hold, and have the nearest that it can.
         dropped_xattrs: how many attributes were left out.
     """
 
     superblock: bytes
-    body: bytes
+    pieces: tuple[bytes, ...]
     inodes: int
     clamped_times: int = 0
     dropped_xattrs: int = 0
+
+    @property
+    def body(self) -> bytes:
+        """All pieces."""
+        return b"".join(self.pieces)
 
 
 def make_metadata(
@@ -101,7 +106,7 @@ def make_metadata(
         flags=flags | compressor.flags | (fmt.HAS_OPTIONS if options else 0),
         ids=len(inodes.ids),
         root=root.block << 16 | root.offset,
-        size=data_end + len(tables.content),
+        size=data_end + sum(map(len, tables.pieces)),
         id_start=tables.id_start,
         xattr_start=tables.xattr_start,
         inode_start=data_end,
@@ -110,13 +115,17 @@ def make_metadata(
     )
     padding = bytes(-superblock.size % fmt.ALIGNMENT)
     return Metadata(
-        superblock.to_bytes(), tables.content + padding, numbering.inodes, inodes.clamped_times, inodes.dropped_xattrs
+        superblock.to_bytes(),
+        (*tables.pieces, padding),
+        numbering.inodes,
+        inodes.clamped_times,
+        inodes.dropped_xattrs,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    content: bytes
+    pieces: tuple[bytes, ...]
     directory_start: int
     fragment_start: int
     id_start: int
@@ -135,15 +144,13 @@ def _join(inodes: InodeTable, fragments: Sequence[Fragment], start: int, compres
     id_start = at + len(id_table.blocks)
     at = id_start + len(id_table.positions)
     xattr_tables, xattr_start = inodes.xattrs.finish(at)
-    content = b"".join(
-        (
-            inode_table,
-            directory_table,
-            fragment_table.blocks,
-            fragment_table.positions,
-            id_table.blocks,
-            id_table.positions,
-            xattr_tables,
-        )
+    pieces = (
+        inode_table,
+        directory_table,
+        fragment_table.blocks,
+        fragment_table.positions,
+        id_table.blocks,
+        id_table.positions,
+        xattr_tables,
     )
-    return _Tables(content, directory_start, fragment_start, id_start, xattr_start)
+    return _Tables(pieces, directory_start, fragment_start, id_start, xattr_start)

@@ -1,0 +1,72 @@
+"""A container runtime in some 60 lines: ``python examples/run.py debian:12 [COMMAND...]``.
+
+Pulls an image into a directory, shows how far it is, and starts the image's program there, in namespaces of its own.
+Root is not needed: what a user starts is root of a user namespace that has nobody else in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import fastpull
+from fastpull.errors import FastpullError
+from fastpull.progress import Committing, Event, LayerProgress, Warned
+
+
+class Progress:
+    """One line that moves."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Takes an event."""
+        match event:
+            case LayerProgress():
+                self._read[str(event.digest)] = event.read
+                print(f"\r{sum(self._read.values()) >> 20} MiB", end="", file=sys.stderr)
+            case Committing():
+                print("\rready    ", file=sys.stderr)
+            case Warned(_, message):
+                print(f"\rnote: {message}", file=sys.stderr)
+
+
+async def unpack(source: str, rootfs: Path) -> fastpull.ImageConfig:
+    """Makes the root filesystem; returns what the image says of how to run it."""
+    async with fastpull.Client(on_event=Progress()) as client:
+        image = await client.resolve(source)
+        await client.pull(image, fastpull.Directory(rootfs), runtimes=["plain"])
+    return image.config
+
+
+def command_for(config: fastpull.ImageConfig, rootfs: Path, arguments: list[str]) -> list[str]:
+    """What starts the image's program, with arguments in place of the image's own."""
+    words = [*config.entrypoint, *(arguments or config.cmd)] or ["/bin/sh"]
+    rootless = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    place = [f"--root={rootfs}", f"--wd={config.working_dir or '/'}"]
+    unshare = shutil.which("unshare") or "/usr/bin/unshare"
+    return [unshare, *rootless, "--mount", "--pid", "--fork", "--ipc", "--uts", *place, "--", *words]
+
+
+def main() -> int:
+    """Pulls, starts, and returns the program's exit code."""
+    source, *arguments = sys.argv[1:]
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        rootfs = Path(folder, "rootfs")
+        try:
+            config = asyncio.run(unpack(source, rootfs))
+        except FastpullError as error:
+            print(f"run: {error}", file=sys.stderr)
+            return error.exit_code
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **dict(one.partition("=")[::2] for one in config.env)}
+        command = command_for(config, rootfs, arguments)
+        return os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn(command[0], command, environment), 0)[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

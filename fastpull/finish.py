@@ -1,0 +1,100 @@
+"""Finished images: found in the cache, or made there by one for all who want them.
+
+::
+
+    key ─ pin ─> is nobody at it, and is it there? ── yes ──> done, without a lock
+                              │ no
+                 lock ─> is it there now? ── yes ──> done
+                              │ no
+                 build beside it ─ hash, seal ─ rename ─> done
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from fastpull.progress import OnEvent, WaitingForImage
+from fastpull.tasks import in_thread
+
+if TYPE_CHECKING:
+    from fastpull.cache.images import FinishedImage, ImageKey, Images
+
+    Build = Callable[[str], Awaitable[dict[str, Any]]]
+    """Makes a file at a path, and returns the facts of its making as JSON has them."""
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+"""Between two looks whether somebody else has finished: many nodes of a step wait together for a shared filesystem."""
+
+
+class Finisher:
+    """Gets finished images.
+
+    Args:
+        images: of the cache.
+        files: for blocking calls.
+        on_event: told that somebody else is at it.
+    """
+
+    def __init__(self, images: Images, files: Executor, on_event: OnEvent) -> None:
+        self._images = images
+        self._files = files
+        self._on_event = on_event
+
+    async def find(self, key: ImageKey, source: str) -> FinishedImage | None:
+        """The finished image, also if somebody is making it just now; None if it is not there."""
+        return await self._get(key, source, None, sync=False)
+
+    async def get(self, key: ImageKey, source: str, build: Build, *, sync: bool) -> FinishedImage:
+        """The finished image, made if it is not there.
+
+        Of all tasks and processes that want it, one makes it. The others wait, and take over if that one dies.
+
+        Args:
+            key: of the image.
+            source: as the user wrote it.
+            build: makes it; what a killed one has left at the path is to be replaced.
+            sync: have it on its disk before it appears.
+
+        Raises:
+            FastpullError: what `build` raises, or the cache; nothing was published.
+        """
+        image = await self._get(key, source, build, sync=sync)
+        assert image is not None, "it was built"
+        return image
+
+    async def drop(self, image: FinishedImage) -> None:
+        """Takes a damaged image out of the cache."""
+        await in_thread(self._files, self._images.quarantine, image.key)
+
+    async def _get(self, key: ImageKey, source: str, build: Build | None, *, sync: bool) -> FinishedImage | None:
+        lock = self._images.lock(key)
+        pause = 0.0
+        while True:
+            if not lock.is_there:
+                image = await self._look(key)
+                if image is not None or build is None:
+                    return image
+            if lock.try_acquire():
+                break
+            if pause == _FIRST_PAUSE_SECONDS:  # longer than who only looks
+                self._on_event(WaitingForImage(source))
+            pause = min(max(_FIRST_PAUSE_SECONDS, 1.5 * pause), _LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # not for secrets
+        try:
+            image = await self._look(key)
+            if image is None and build is not None:
+                facts = await build(self._images.draft(key))
+                image = await in_thread(self._files, self._images.publish, key, source, facts, sync)
+            return image
+        finally:
+            lock.release()
+
+    async def _look(self, key: ImageKey) -> FinishedImage | None:
+        stopped = threading.Event()
+        return await in_thread(self._files, self._images.find, key, stopped.is_set, abort=stopped.set)

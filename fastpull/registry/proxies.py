@@ -1,0 +1,84 @@
+"""The proxies that the environment names, and for which hosts they are not."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from yarl import URL
+
+from fastpull.errors import InvalidSetting
+from fastpull.oci.reference import is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in lower or upper case, as Go reads them.
+
+    Attributes:
+        by_scheme: the proxies, by the scheme of what is asked for.
+        exceptions: of ``no_proxy``: ``*``, an address, a network such as ``10.0.0.0/8``, or a domain, for itself and
+            all below it; each with ``:PORT`` for that port only.
+    """
+
+    by_scheme: Mapping[str, URL]
+    exceptions: tuple[str, ...]
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Reads the variables; the lower-case one counts.
+
+        Raises:
+            InvalidSetting: one of them is no URL of an http proxy.
+        """
+
+        def value(name: str) -> str:
+            return environment.get(name) or environment.get(name.upper()) or ""
+
+        found = {}
+        for scheme in ("https", "http"):
+            for name in (f"{scheme}_proxy", "all_proxy"):
+                if value(name):
+                    found[scheme] = _proxy(value(name), name)
+                    break
+        names = (name.strip().lower() for name in value("no_proxy").split(","))
+        return cls(found, tuple(name for name in names if name))
+
+    def find(self, url: URL) -> URL | None:
+        """The proxy for a URL, or None. A loopback address is this machine's: no proxy could reach it."""
+        proxy = self.by_scheme.get(url.scheme)
+        host = (url.host or "").lower()
+        if proxy is None or is_loopback(f"[{host}]" if ":" in host else host):
+            return None
+        return None if any(_fits(one, host, url.port) for one in self.exceptions) else proxy
+
+
+def _proxy(text: str, name: str) -> URL:
+    try:
+        url = URL(text if "://" in text else f"http://{text}")
+    except ValueError:
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        # its value may hold a password
+        raise InvalidSetting(name, "not the URL of an http proxy (SOCKS is not supported), such as http://proxy:3128")
+    return url
+
+
+def _fits(exception: str, host: str, port: int | None) -> bool:
+    if exception == "*":
+        return True
+    try:
+        network = ipaddress.ip_network(exception.strip("[]"), strict=False)
+    except ValueError:
+        name, colon, digits = exception.rpartition(":")
+        if colon and digits.isdigit():
+            return port == int(digits) and _fits(name, host, port)
+        name = exception.removeprefix("*").removeprefix(".")
+        return host == name or host.endswith(f".{name}")
+    try:
+        return ipaddress.ip_address(host) in network
+    except ValueError:
+        return False

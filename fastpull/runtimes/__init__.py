@@ -1,0 +1,1 @@
+"""What runtimes expect in, or beside, a root filesystem: a dialect is one module, without I/O."""

@@ -1,0 +1,224 @@
+"""An OCI runtime bundle: ``config.json`` beside ``rootfs/``, for runc, crun, youki and whatever builds on them.
+
+Spec: image-spec conversion.md; runtime-spec bundle.md, config.md, config-linux.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from fastpull.runtimes.base import Additions, Files, Frame
+from fastpull.runtimes.execution import Execution
+from fastpull.runtimes.plain import working_directory
+from fastpull.runtimes.users import ProcessUser, files_for, find_user
+
+if TYPE_CHECKING:
+    from fastpull.oci.image import Image
+
+_SPEC_VERSION = "1.0.2"
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CAPABILITIES = (  # those that docker and podman give
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+)
+_MASKED = ("acpi", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats")
+_READ_ONLY = ("asound", "bus", "fs", "irq", "sys", "sysrq-trigger")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who will start a container, and which ids it may give to it.
+
+    Attributes:
+        uid, gid: of the caller.
+        subordinate_uids, subordinate_gids: first id and count, where there are any.
+    """
+
+    uid: int
+    gid: int
+    subordinate_uids: tuple[int, int] | None = None
+    subordinate_gids: tuple[int, int] | None = None
+
+    @classmethod
+    def of_process(cls) -> Self:
+        """Whoever runs this, by ``/etc/subuid`` and ``/etc/subgid``."""
+        uid = os.geteuid()
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = ""
+        names = {name, str(uid)}
+        return cls(uid, os.getegid(), _subordinate("/etc/subuid", names), _subordinate("/etc/subgid", names))
+
+
+def _subordinate(path: str, names: set[str]) -> tuple[int, int] | None:
+    """The first range of a file as subuid(5) describes it; None where it has none, or is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, _, numbers = line.strip().partition(":")
+                first, _, count = numbers.partition(":")
+                if name in names and first.isdigit() and count.isdigit():
+                    return int(first), int(count)
+    except OSError:
+        pass
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle: the config that the image asks for, with what runc's own template has where the image is silent.
+
+    Started by a plain user, the container has a user namespace of its own, in which that user is root, and the
+    network of the host. It has the other ids only if ``/etc/subuid`` and ``/etc/subgid`` give the user some.
+
+    Attributes:
+        caller: who will start it.
+    """
+
+    caller: Caller = field(default_factory=Caller.of_process)
+    name = "bundle"
+    frame = Frame.FOLDER
+    companions = ("config.json",)
+    has_one_owner = False
+
+    def reads(self, image: Image, /) -> tuple[bytes, ...]:
+        """See `fastpull.runtimes.base.Dialect`."""
+        Execution.of(image)
+        return files_for(image)
+
+    def additions(self, image: Image, files: Files, /) -> Additions:
+        """See `fastpull.runtimes.base.Dialect`."""
+        execution, user = Execution.of(image), find_user(image, files)
+        warnings = []
+        rootless = self.caller.uid != 0
+        if rootless and not self._can_be(user):
+            warnings.append(
+                f"the image's user {image.config.user!r} cannot be had without subordinate ids (/etc/subuid, "
+                "/etc/subgid), the process will be root of its own user namespace"
+            )
+            user = ProcessUser(0, 0)
+        if rootless and user.additional_gids:
+            groups = ", ".join(map(str, user.additional_gids))
+            warnings.append(
+                f"the process will not be in the groups {groups}, runc gives none to a plain user's container"
+            )
+            user = ProcessUser(user.uid, user.gid)
+        config = _config(image, execution, user, self.caller if rootless else None)
+        content = json.dumps(config, indent=2).encode() + b"\n"
+        return Additions((working_directory(execution),), beside=(("config.json", content),), warnings=tuple(warnings))
+
+    def _can_be(self, user: ProcessUser) -> bool:
+        uids, gids = self.caller.subordinate_uids, self.caller.subordinate_gids
+        if user == ProcessUser(0, 0):
+            return True
+        if uids is None or gids is None:
+            return False
+        return user.uid <= uids[1] and user.gid <= gids[1]
+
+
+def _config(image: Image, execution: Execution, user: ProcessUser, rootless: Caller | None) -> dict[str, Any]:
+    env = [f"{name}={value}" for name, value in execution.env]
+    if "PATH" not in dict(execution.env):
+        env.append(_PATH)
+    found: dict[str, Any] = {"uid": user.uid, "gid": user.gid}
+    if user.additional_gids:
+        found["additionalGids"] = list(user.additional_gids)
+    sets = ("bounding", "permitted", "effective") if user.uid == 0 else ("bounding",)
+    return {
+        "ociVersion": _SPEC_VERSION,
+        "process": {
+            "terminal": False,
+            "user": found,
+            "args": list(execution.args),
+            "env": env,
+            "cwd": execution.working_dir,
+            "capabilities": {kind: list(_CAPABILITIES) for kind in sets},
+            "noNewPrivileges": True,
+        },
+        "root": {"path": "rootfs", "readonly": False},
+        "hostname": "fastpull",
+        "mounts": _mounts(execution, rootless is not None),
+        "annotations": _annotations(image),
+        "linux": _linux(rootless),
+    }
+
+
+def _annotations(image: Image) -> dict[str, str]:
+    config, platform = image.config, image.platform
+    implied = {
+        "os": platform.os,
+        "architecture": platform.architecture,
+        "variant": platform.variant or "",
+        "os.version": config.os_version,
+        "os.features": ",".join(config.os_features),
+        "author": config.author,
+        "created": config.created or "",
+        "stopSignal": config.stop_signal,
+        "exposedPorts": ",".join(config.exposed_ports),
+    }
+    named = {f"org.opencontainers.image.{name}": value for name, value in implied.items() if value}
+    return {**named, **dict(config.labels)}
+
+
+def _mounts(execution: Execution, rootless: bool) -> list[dict[str, Any]]:
+    def mount(destination: str, kind: str, *options: str, source: str = "") -> dict[str, Any]:
+        return {"destination": destination, "type": kind, "source": source or kind, "options": list(options)}
+
+    secure = ("nosuid", "noexec", "nodev")
+    terminals = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]
+    if not rootless:
+        terminals.append("gid=5")
+    mounts = [
+        mount("/proc", "proc"),
+        mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        mount("/dev/pts", "devpts", *terminals),
+        mount("/dev/shm", "tmpfs", *secure, "mode=1777", "size=65536k", source="shm"),  # noqa: S108  # a place of the container's
+        mount("/dev/mqueue", "mqueue", *secure),
+    ]
+    if rootless:  # who shares the host's network cannot mount a sysfs of its own
+        mounts.append(mount("/sys", "none", "rbind", *secure, "ro", source="/sys"))
+    else:
+        mounts.append(mount("/sys", "sysfs", *secure, "ro"))
+        mounts.append(mount("/sys/fs/cgroup", "cgroup", *secure, "relatime", "ro"))
+    # with what the image has there, as runc and crun do it
+    mounts += [mount(volume, "tmpfs", "nosuid", "nodev", "tmpcopyup") for volume in execution.volumes]
+    return mounts
+
+
+def _linux(rootless: Caller | None) -> dict[str, Any]:
+    kinds = ["pid", "ipc", "uts", "mount"]
+    if rootless is None:
+        return {
+            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            "namespaces": [{"type": kind} for kind in (*kinds, "network")],
+            "maskedPaths": [*(f"/proc/{name}" for name in _MASKED), "/sys/firmware"],
+            "readonlyPaths": [f"/proc/{name}" for name in _READ_ONLY],
+        }
+    return {
+        "uidMappings": _mappings(rootless.uid, rootless.subordinate_uids),
+        "gidMappings": _mappings(rootless.gid, rootless.subordinate_gids),
+        "namespaces": [{"type": kind} for kind in (*kinds, "user")],
+        "maskedPaths": [*(f"/proc/{name}" for name in _MASKED), "/sys/firmware"],
+        "readonlyPaths": [f"/proc/{name}" for name in _READ_ONLY],
+    }
+
+
+def _mappings(own: int, subordinate: tuple[int, int] | None) -> list[dict[str, int]]:
+    found = [{"containerID": 0, "hostID": own, "size": 1}]
+    if subordinate is not None:
+        found.append({"containerID": 1, "hostID": subordinate[0], "size": subordinate[1]})
+    return found

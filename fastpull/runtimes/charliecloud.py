@@ -1,0 +1,68 @@
+"""Charliecloud: ``/ch/environment``, ``/ch/metadata.json``, and the mount points of ``ch-run``.
+
+``ch-run --set-env IMAGE -- COMMAND`` reads the environment. It expands variables after ``$`` unless it is told
+``--env-no-expand``, and takes one pair of single quotes off a value.
+
+Spec: Charliecloud's lib/charliecloud/image.py, ch-run(1).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from fastpull.oci.json import Document
+from fastpull.runtimes.base import Additions, File, Files, Folder
+from fastpull.runtimes.execution import Execution, FromConfig
+
+if TYPE_CHECKING:
+    from fastpull.oci.image import Image
+
+_DIRECTORIES = ("bin", "dev", "etc", "mnt", "proc", "sys", "tmp", "usr", *(f"mnt/{number}" for number in range(10)))
+_SHELL = ["/bin/sh", "-c"]
+
+
+class Charliecloud(FromConfig):
+    """The files that ``ch-image pull`` would make."""
+
+    name = "charliecloud"
+
+    def additions(self, image: Image, _files: Files, /) -> Additions:
+        """See `fastpull.runtimes.base.Dialect`."""
+        execution = Execution.of(image)
+        lines = [f"{name}={_quoted(value)}" for name, value in sorted(execution.env) if "\n" not in name + value]
+        environment = "".join(line + "\n" for line in lines)
+        inside: list[File | Folder] = [
+            *(
+                Folder(name.encode(), "a mount point", 0o1777 if name == "tmp" else 0o755, is_mount_point=True)
+                for name in _DIRECTORIES
+            ),
+            File(b"etc/hosts", b"", replace=False),
+            File(b"etc/resolv.conf", b"", replace=False),
+            File(b"ch/environment", environment.encode()),
+            File(b"ch/metadata.json", _metadata(image, execution)),
+            Folder(execution.working_dir.encode(), "the working directory"),
+            *(Folder(volume.encode(), "a volume") for volume in execution.volumes),
+        ]
+        left_out = [name for name, value in execution.env if "\n" in name + value]
+        warnings = [f"{name!r} is not in /ch/environment, which takes a variable only in one line" for name in left_out]
+        return Additions(tuple(inside), warnings=tuple(warnings))
+
+
+def _quoted(value: str) -> str:
+    """A value whose own quotes ``ch-run`` would take off gets another pair."""
+    return f"'{value}'" if len(value) > 1 and value[0] == value[-1] == "'" else value
+
+
+def _metadata(image: Image, execution: Execution) -> bytes:
+    document = Document.parse(image.config.raw, image.source)
+    metadata = {
+        "arch": image.platform.architecture,
+        "cwd": execution.working_dir,
+        "env": dict(execution.env),
+        "history": [dict(step) for step in document.objects("history")],
+        "labels": dict(image.config.labels),
+        "shell": _SHELL,
+        "volumes": list(execution.volumes),
+    }
+    return json.dumps(metadata, indent=2, sort_keys=True).encode() + b"\n"

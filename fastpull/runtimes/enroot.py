@@ -1,0 +1,119 @@
+"""enroot: ``/etc/rc``, ``/etc/rc.local``, ``/etc/environment`` and ``/etc/fstab``, as ``enroot import`` writes them.
+
+``enroot start`` runs ``$SHELL /etc/rc ARGUMENTS``; pyxis replaces ``/etc/rc.local``, which ``/etc/rc`` therefore reads
+before it does anything. All belongs to one user, and what the image has in ``/dev`` is left out.
+
+Two things are otherwise: words are quoted so that every shell reads them, where bash has ``$'…'`` of its own; and
+the working directory is quoted, too.
+
+Spec: enroot's src/docker.sh (docker::configure, docker::import).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fastpull.errors import InvalidInput
+from fastpull.oci.reference import Reference
+from fastpull.runtimes.base import Additions, File, Files, Folder
+from fastpull.runtimes.execution import Execution, FromConfig
+
+if TYPE_CHECKING:
+    from fastpull.oci.image import Image
+
+_RC_LOCAL = b"""\
+# This file is sourced by /etc/rc when the container starts.
+# It can be used to manipulate the entrypoint or the command of the container.
+"""
+
+
+class Enroot(FromConfig):
+    """The files of an enroot image."""
+
+    name = "enroot"
+    has_one_owner = True
+
+    def additions(self, image: Image, _files: Files, /) -> Additions:
+        """See `fastpull.runtimes.base.Dialect`."""
+        execution = Execution.of(image)
+        fstab = "".join(
+            f"${{ENROOT_ROOTFS}}{volume} {volume} none x-create=dir,bind,rw,nosuid,nodev\n"
+            for volume in execution.volumes
+        )
+        environment = "".join(line + "\n" for line in image.config.env)
+        inside = (
+            File(b"etc/fstab", fstab.encode()),
+            File(b"etc/environment", environment.encode()),
+            File(b"etc/rc", _rc(image, execution).encode()),
+            File(b"etc/rc.local", _RC_LOCAL),
+            Folder(execution.working_dir.encode(), "the working directory"),
+        )
+        return Additions(inside, hidden=(b"dev",), warnings=tuple(_warnings(image, execution)))
+
+
+def uri_of(source: str) -> str:
+    """A source in enroot's words: ``docker://REGISTRY#IMAGE:TAG``; one that is no registry's stays as it is."""
+    try:
+        reference = Reference.parse(source.removeprefix("docker://"))
+    except InvalidInput:
+        return source  # a layout or an archive
+    version = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
+    return f"docker://{reference.registry}#{reference.repository}{version}"
+
+
+def _rc(image: Image, execution: Execution) -> str:
+    entrypoint, cmd = _lines(execution.entrypoint), _lines(execution.cmd)
+    if not entrypoint and not cmd:
+        cmd = ["/bin/sh"]
+    comments = [f"# enroot-provenance: {uri_of(image.source)}"]
+    comments += [_one_line(f"# {key} {value}") for key, value in image.config.labels]
+    workdir = re.sub(r'([\\"$`])', r"\\\1", execution.working_dir)
+    start = " ".join(map(quote, entrypoint))
+    return "\n".join(
+        [
+            *map(_one_line, comments),
+            "",
+            f'mkdir -p "{workdir}" 2> /dev/null',
+            f'cd "{workdir}" && unset OLDPWD || exit 1',
+            "",
+            "if [ -s /etc/rc.local ]; then",
+            "    . /etc/rc.local",
+            "fi",
+            "",
+            "if [ $# -gt 0 ]; then",
+            f'    exec {start} "$@"',
+            "else",
+            f"    exec {start} {' '.join(map(quote, cmd))}",
+            "fi",
+            "",
+        ]
+    )
+
+
+def quote(word: str) -> str:
+    """A word as every shell reads it; bash's ``${word@Q}`` for all that can be printed."""
+    return "\\'" if word == "'" else "'" + word.replace("'", "'\\''") + "'"
+
+
+def _lines(words: tuple[str, ...]) -> list[str]:
+    """Words as enroot reads them: one in several lines becomes several."""
+    return [line for word in words for line in word.split("\n")]
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _warnings(image: Image, execution: Execution) -> list[str]:
+    warnings = []
+    if any("\n" in word for word in (*execution.entrypoint, *execution.cmd)):
+        warnings.append("enroot takes a word of the entrypoint or command that has several lines for several words")
+    warnings += [
+        f"enroot takes only the first line of the variable {text.partition('=')[0]!r}"
+        for text in image.config.env
+        if "\n" in text
+    ]
+    if any(re.search(r"\s", volume) for volume in execution.volumes):
+        warnings.append("enroot cannot mount a volume whose path has a blank")
+    return warnings

@@ -1,0 +1,47 @@
+"""Shifter: ``ID.squashfs`` and ``ID.meta`` beside it, as its image gateway leaves them for ``shifter``.
+
+Spec: shifter's imagegw/converters.py (writemeta).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastpull.runtimes.base import Additions, Files, Frame
+from fastpull.runtimes.execution import Execution, FromConfig
+from fastpull.runtimes.plain import MOUNT_POINTS, working_directory
+
+if TYPE_CHECKING:
+    from fastpull.oci.image import Image
+
+
+class Shifter(FromConfig):
+    """The text file with entrypoint, command, working directory, user and environment."""
+
+    name = "shifter"
+    frame = Frame.PAIR
+    companions = (".meta",)
+    has_one_owner = True
+
+    def additions(self, image: Image, _files: Files, /) -> Additions:
+        """See `fastpull.runtimes.base.Dialect`."""
+        execution, config = Execution.of(image), image.config
+        lines, warnings = ["FORMAT: squashfs"], []
+        if execution.entrypoint:
+            lines.append(f"ENTRY: {list(execution.entrypoint)!r}")
+        if execution.cmd:
+            lines.append(f"CMD: {list(execution.cmd)!r}")
+        for key, text in (("WORKDIR", config.working_dir), ("USER", config.user)):
+            if "\n" in text:
+                warnings.append(f"{key} is not in the .meta file, which takes it only in one line")
+            elif text:
+                lines.append(f"{key}: {text}")
+        for name, value in execution.env:
+            if "\n" in name + value:
+                warnings.append(f"{name!r} is not in the .meta file, which takes a variable only in one line")
+            else:
+                lines.append(f"ENV: {name}={value}")
+        meta = "".join(line + "\n" for line in lines).encode()
+        return Additions(
+            (*MOUNT_POINTS, working_directory(execution)), beside=((".meta", meta),), warnings=tuple(warnings)
+        )

@@ -1,0 +1,144 @@
+"""A real image, pulled once for each kind of output, is started by every runtime and looks around inside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.images import find_image
+from fastpull.sinks.destination import free_space
+from tests.runtimes.image import CMD, DIRECTORY, ENTRYPOINT, ENV, GID, GROUPS, UID, USER, VOLUME, derive, layer
+from tests.runtimes.starters import NOBODY, STARTS, Outputs, Start, refusal, run
+from tests.support.processes import run as fastpull
+
+PAGE = Path(__file__).parents[2] / "docs/runtimes.md"
+
+
+@pytest.fixture(scope="module")
+def outputs() -> Iterator[dict[str, Outputs]]:
+    """What root and a user have pulled."""
+    if os.geteuid() != 0 or shutil.which("debootstrap") is None or shutil.which("buildah") is None:
+        pytest.skip("needs root, buildah and debootstrap for the image")
+    memory = "/dev/shm"  # on a disk, removing all of it takes a minute when others are at work
+    fast = memory if os.path.isdir(memory) and free_space(memory.encode()) > 4 << 30 else None
+    folder = Path(tempfile.mkdtemp(prefix="fp-starts-", dir=fast))
+    try:
+        folder.chmod(0o755)
+        yield {user: _pull(folder, user) for user in ("root", "user")}
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)
+
+
+def _pull(folder: Path, user: str) -> Outputs:
+    base = find_image("small")
+    source = folder / "layout"
+    home = folder / user
+    home.mkdir()
+    if not source.exists():
+        derive(
+            base,
+            layer(),
+            source,
+            Env=ENV,
+            User=USER,
+            WorkingDir=DIRECTORY,
+            Entrypoint=ENTRYPOINT,
+            Cmd=CMD,
+            Volumes={VOLUME: {}},
+        )
+    if user == "user":
+        os.chown(home, NOBODY, NOBODY)
+    wanted = {
+        "bundle/": ["--for", "bundle"],
+        "directory/": ["--for", "charliecloud", "--for", "plain"],
+        "image.sqsh": ["--for", "charliecloud", "--for", "plain"],
+    }
+    for name, options in wanted.items():
+        ended = asyncio.run(
+            fastpull(
+                "pull",
+                "-q",
+                f"oci:{source}:v1",
+                "-o",
+                f"{home}/{name}",
+                *options,
+                cache=str(home / "cache"),
+                as_nobody=user == "user",
+                HOME=str(home),
+            )
+        )
+        assert ended.code == 0, ended.err
+    return Outputs(home, home / "bundle", home / "directory", home / "image.sqsh")
+
+
+@pytest.mark.root
+@pytest.mark.timeout(1200)  # the image is built where it is not there yet
+@pytest.mark.parametrize(
+    "start", [pytest.param(one, id=str(one), marks=pytest.mark.peer(*one.tools)) for one in STARTS]
+)
+def test_a_real_image_is_started(start: Start, outputs: dict[str, Outputs]) -> None:
+    ended = run(start, outputs[start.user])
+    reason = refusal(ended.stderr) if ended.returncode else None
+    if reason:
+        pytest.skip(f"{start}: {reason}")
+    assert ended.returncode == 0, ended.stderr
+    found = dict(line.split(":", 1) for line in ended.stdout.splitlines() if ":" in line)
+    path, greeting, quotes = (text.partition("=")[2] for text in ENV)
+    assert found["arguments"] == " ".join([*ENTRYPOINT[1:], *CMD])
+    assert found["directory"] == DIRECTORY
+    assert (found["PATH"], found["GREETING"], found["QUOTES"]) == (path, greeting, quotes)
+    assert found["user"] == start.ids
+    assert found["volume"] == "of the image"
+    assert found["system"] == "debian"
+    if start.output == "bundle" and start.user == "root":
+        assert found["groups"] == " ".join(map(str, GROUPS))
+
+
+@pytest.mark.root
+@pytest.mark.timeout(1200)
+@pytest.mark.peer("newuidmap", "runc")
+def test_a_user_with_subordinate_ids_starts_a_bundle_as_the_image_s_user(outputs: dict[str, Outputs]) -> None:
+    home = outputs["user"].folder
+    (home / "ids").write_text(f"{NOBODY}:100000:65536\n")
+    with_ids = f"mount --bind {home}/ids /etc/subuid && mount --bind {home}/ids /etc/subgid"
+    under = ["unshare", "--mount", "sh", "-c", f'{with_ids} && exec "$@"', "sh"]
+    source = f"oci:{home.parent}/layout:v1"
+    arguments = ["pull", "-q", source, "-o", f"{home}/ids-bundle/", "--for", "bundle"]
+    ended = asyncio.run(fastpull(*arguments, cache=str(home / "cache"), as_nobody=True, under=under, HOME=str(home)))
+    assert (ended.code, ended.err) == (0, "")
+    start = next(one for one in STARTS if (one.runtime, one.user) == ("runc", "user"))
+    found = run(replace(start, before=with_ids), replace(outputs["user"], bundle=home / "ids-bundle"))
+    reason = refusal(found.stderr) if found.returncode else None
+    if reason:
+        pytest.skip(reason)
+    assert found.returncode == 0, found.stderr
+    assert f"user:{UID}:{GID}\n" in found.stdout
+    assert f"groups:{GID}\n" in found.stdout  # runc lets no user's container have others
+
+
+@pytest.mark.root
+@pytest.mark.timeout(1200)
+def test_a_squashfs_image_for_runtimes_is_the_same_whoever_makes_it(outputs: dict[str, Outputs]) -> None:
+    assert outputs["root"].squashfs.read_bytes() == outputs["user"].squashfs.read_bytes()
+
+
+def test_the_table_of_the_documentation_has_a_tick_for_what_is_started_and_for_nothing_else() -> None:
+    rows = re.findall(
+        r"^\| `?([^|`]+?)`? \| (bundle|directory|squashfs) \| (.) \| (.) \|", PAGE.read_text(), re.MULTILINE
+    )
+    ticked = {
+        (runtime, output, user)
+        for runtime, output, *ticks in rows
+        for user, tick in zip(("root", "user"), ticks, strict=True)
+        if tick == "✓"
+    }
+    assert ticked == {(start.runtime, start.output, start.user) for start in STARTS}

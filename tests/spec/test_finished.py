@@ -1,0 +1,656 @@
+"""Finished images: made once, and then taken out of the cache."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastpull
+from fastpull.cache import seal as seal_module
+from fastpull.cache.files import Files
+from fastpull.cache.images import Images
+from fastpull.cache.pins import Pins
+from fastpull.client import Client
+from fastpull.config import Settings
+from fastpull.errors import FastpullError, InvalidSetting, OutputExists
+from fastpull.layers.archive import archive
+from fastpull.layers.merge import merge
+from fastpull.oci.digest import Digest
+from fastpull.progress import Event, LayerDone, WaitingForImage, Warned
+from fastpull.runtimes.choose import dialects_for
+from fastpull.runtimes.compose import compose
+from fastpull.runtimes.enroot import Enroot
+from fastpull.sinks.squashfs.compressors import Compressor
+from fastpull.sinks.squashfs.recipe import WRITER_VERSION
+from tests.runtimes.configs import image_of
+from tests.support.layers import device, file, folder, hardlink, publish, symlink, whiteout
+from tests.support.peers import on_xfs
+from tests.support.processes import run
+from tests.support.registry import FaultyRegistry, slow
+
+CONTENT = os.urandom(300_000)
+LAYERS = ([file("a", CONTENT, mtime=5), folder("d"), symlink("d/l", "../a")], [file("b", b"b" * 5000)])
+
+
+@pytest.fixture
+def keeping(settings: Settings) -> Settings:
+    return replace(settings, keep_images=True)
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A directory that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        where.chmod(0o755)
+        yield where
+
+
+@pytest.fixture
+def images(settings: Settings) -> Images:
+    return Images(Files(settings.cache))
+
+
+async def pull(
+    reference: str, output: Path, settings: Settings, **options: Any
+) -> tuple[fastpull.PullReport, list[Event]]:
+    events: list[Event] = []
+    async with Client(settings, on_event=events.append) as client:
+        report = await client.pull(reference, fastpull.Squashfs(output, **options))
+    return report, events
+
+
+def origin(report: fastpull.PullReport) -> str:
+    assert isinstance(report.output, fastpull.SquashfsReport)
+    return report.output.origin
+
+
+def was_unpacked(events: list[Event]) -> bool:
+    return any(isinstance(event, LayerDone) for event in events)
+
+
+def damage(path: str) -> None:
+    """As a disk does it: nothing but the bytes tells."""
+    state = os.stat(path)
+    os.chmod(path, 0o600)
+    with open(path, "r+b") as file_:
+        file_.seek(1000)
+        file_.write(b"damage")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+async def test_the_second_pull_builds_nothing_and_gives_the_same(
+    registry: FaultyRegistry, keeping: Settings, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    plain, _ = await pull(reference, tmp_path / "plain.sqsh", replace(settings, cache=str(tmp_path / "other")))
+    first, events = await pull(reference, tmp_path / "first.sqsh", keeping)
+    assert was_unpacked(events)
+    registry.asked.clear()
+    second, events = await pull(reference, tmp_path / "second.sqsh", settings)
+    assert not was_unpacked(events)
+    assert registry.blob_requests() == []
+    assert (origin(plain), first.was_finished, second.was_finished) == ("built", False, True)
+    assert origin(first) == origin(second)
+    assert origin(second) in ("cloned", "copied")
+    contents = {(tmp_path / f"{name}.sqsh").read_bytes() for name in ("plain", "first", "second")}
+    assert len(contents) == 1
+    assert isinstance(plain.output, fastpull.SquashfsReport)
+    assert isinstance(second.output, fastpull.SquashfsReport)
+    assert second.output.facts() == plain.output.facts()
+    assert (second.entries, second.unpacked) == (plain.entries, plain.unpacked)
+
+
+async def test_nothing_is_kept_unless_asked_for(
+    registry: FaultyRegistry, settings: Settings, images: Images, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        report, _ = await pull(publish(registry, *LAYERS), tmp_path / f"{name}.sqsh", settings)
+        assert not report.was_finished
+    assert list(images.all()) == []
+
+
+async def test_what_a_user_does_with_the_output_leaves_the_cache_as_it_is(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+) -> None:
+    reference, output = publish(registry, *LAYERS), tmp_path / "image.sqsh"
+    await pull(reference, output, keeping)
+    [kept] = images.all()
+    assert os.stat(kept.path).st_nlink == os.stat(output).st_nlink == 1
+    assert stat.S_IMODE(os.stat(kept.path).st_mode) & 0o222 == 0
+    assert stat.S_IMODE(output.stat().st_mode) & 0o200, "it is the user's"
+    with output.open("r+b") as file_:
+        file_.write(b"mine")
+    assert [sound for _, _, sound in images.verify()] == [True]
+
+
+async def test_a_hard_link_is_made_only_if_asked_for(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+) -> None:
+    reference, output = publish(registry, *LAYERS), tmp_path / "image.sqsh"
+    for _ in range(2):
+        report, _ = await pull(reference, output, keeping, hard_link=True, force=True)
+        assert origin(report) == "linked"
+        assert os.path.samefile(next(images.all()).path, output)
+        assert sorted(os.listdir(tmp_path)) == ["cache", "image.sqsh"]
+    with pytest.raises(OutputExists):
+        await pull(reference, output, keeping, hard_link=True)
+    report, _ = await pull(reference, output, keeping, force=True)
+    assert not os.path.samefile(next(images.all()).path, output)
+
+
+@pytest.mark.root
+@pytest.mark.peer("mkfs.xfs")
+async def test_where_files_can_share_blocks_the_output_is_a_clone(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    with on_xfs(tmp_path) as xfs:
+        keeping = replace(settings, cache=str(xfs / "cache"), keep_images=True)
+        first, _ = await pull(reference, xfs / "first.sqsh", keeping)
+        second, _ = await pull(reference, xfs / "second.sqsh", keeping)
+        assert origin(first) == origin(second) == "cloned"
+        contents = [(xfs / f"{name}.sqsh").read_bytes() for name in ("first", "second")]
+        assert contents[0] == contents[1]
+        with (xfs / "second.sqsh").open("r+b") as file_:
+            file_.write(b"mine")
+        assert fastpull.Cache(keeping.cache).verify().is_sound
+    other, _ = await pull(reference, tmp_path / "other.sqsh", settings)
+    assert contents[0] == (tmp_path / "other.sqsh").read_bytes()
+    assert not other.was_finished
+
+
+async def test_where_no_link_can_be_made_there_is_a_copy(
+    registry: FaultyRegistry, keeping: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    reference = publish(registry, *LAYERS)
+    await pull(reference, tmp_path / "first.sqsh", keeping)
+    monkeypatch.setattr("fastpull.sinks.squashfs.finished.fcntl.ioctl", refuse)
+    link = os.link
+
+    def link_within(source: Any, target: Any, **options: Any) -> None:
+        refuse() if str(source).startswith(keeping.cache) else link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", link_within)
+    report, _ = await pull(reference, tmp_path / "second.sqsh", keeping, hard_link=True)
+    assert origin(report) == "copied"
+    assert (tmp_path / "first.sqsh").read_bytes() == (tmp_path / "second.sqsh").read_bytes()
+
+
+async def test_a_damaged_image_is_thrown_away_and_built_again(
+    registry: FaultyRegistry, keeping: Settings, settings: Settings, images: Images, tmp_path: Path
+) -> None:
+    """Also one whose time of modification does not tell: what is copied is hashed."""
+    reference = publish(registry, *LAYERS)
+    await pull(reference, tmp_path / "good.sqsh", keeping)
+    [kept] = images.all()
+    for which in (settings, keeping):
+        damage(kept.path)
+        report, events = await pull(reference, tmp_path / "again.sqsh", which, force=True)
+        if origin(report) != "cloned":
+            assert not report.was_finished
+            assert any(isinstance(event, Warned) and "damaged or gone" in event.message for event in events)
+            assert (tmp_path / "again.sqsh").read_bytes() == (tmp_path / "good.sqsh").read_bytes()
+        await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
+
+
+async def test_what_an_earlier_boot_has_not_synced_is_read_before_it_is_used(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = publish(registry, *LAYERS)
+    await pull(reference, tmp_path / "good.sqsh", keeping)
+    [kept] = images.all()
+    assert not kept.seal.synced
+    read: list[int] = []
+    fingerprint = fastpull.cache.images._fingerprint
+
+    def counted(fd: int, *rest: Callable[[], bool]) -> str:
+        read.append(fd)
+        return fingerprint(fd, *rest)
+
+    monkeypatch.setattr("fastpull.cache.images._fingerprint", counted)
+    assert images.find(kept.key)
+    assert read == []
+    monkeypatch.setattr(seal_module, "boot_id", lambda: "another boot")
+    found = images.find(kept.key)
+    assert found
+    assert found.seal.synced, "it has outlived its boot"
+    assert images.find(kept.key)
+    assert len(read) == 1
+
+
+async def test_many_tasks_of_one_client_build_once(registry: FaultyRegistry, settings: Settings) -> None:
+    reference, events = publish(registry, *LAYERS), list[Event]()
+    registry.faults.append(slow(1_000_000))  # so that the others see that they wait
+    async with Client(settings, on_event=events.append) as client:
+        found = await asyncio.gather(*(client.finish(reference) for _ in range(8)))
+    assert len({image.path for image in found}) == 1
+    assert sum(isinstance(event, LayerDone) for event in events) == 2
+    assert any(isinstance(event, WaitingForImage) for event in events)
+
+
+async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
+    registry: FaultyRegistry, settings: Settings, images: Images
+) -> None:
+    broken = publish(registry, [file("../../escape", b"x")])
+    holder = fastpull.Holder.here("1", "0")
+    async with Client(settings) as client:
+        for _ in range(2):
+            with pytest.raises(FastpullError):
+                await client.finish(broken, holder=holder)
+    assert list(images.all()) == []
+    assert Pins(Files(settings.cache)).held() == {}
+    assert [path for path in Path(settings.cache, "v1/images").rglob("*") if path.is_file()] == []
+    assert os.listdir(f"{settings.cache}/v1/locks") == []
+
+
+async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
+    registry: FaultyRegistry, settings: Settings, images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who removes holds the lock, and looks for pins after that; who pins looks for the lock after that."""
+    reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("1", "0")
+    cache = fastpull.Cache(settings.cache)
+    async with Client(settings) as client:
+        kept = await client.finish(reference)
+        held = Pins.held
+        at_it = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        waits: list[asyncio.Task[fastpull.FinishedImage]] = []
+
+        def pinned_just_after(pins: Pins, *rest: float) -> Any:
+            found = held(pins, *rest)
+            loop.call_soon_threadsafe(at_it.set)
+            # the pin and the look for the lock both happen now
+            while not held(pins):
+                pass
+            return found
+
+        monkeypatch.setattr(Pins, "held", pinned_just_after)
+
+        async def get() -> fastpull.FinishedImage:
+            await at_it.wait()
+            return await client.finish(reference, holder=holder)
+
+        waits.append(asyncio.create_task(get()))
+        removed = await asyncio.to_thread(cache.collect, max_size=0)
+        assert [image.path for image in removed.images] == [kept.path]
+        found = await waits[0]
+    assert os.path.exists(found.path), "it waited, and made it again"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("shared", [False, True], ids=["own images", "shared images"])
+async def test_the_image_of_another_user_is_used_only_by_who_trusts_them(
+    registry: FaultyRegistry, everybodys: Path, shared: bool
+) -> None:
+    """No digest tells whether a finished image is what its name says."""
+    cache, outputs = everybodys / "cache", everybodys / "outputs"
+    for place in (cache, outputs):
+        place.mkdir()
+        place.chmod(0o777)
+    reference, environment = publish(registry, *LAYERS), {"FASTPULL_SHARE_IMAGES": str(shared)}
+    for name, as_nobody in (("1", True), ("2", False), ("3", True)):
+        ended = await run(
+            "pull",
+            reference,
+            "--keep-images",
+            "-o",
+            outputs / f"{name}.sqsh",
+            cache=str(cache),
+            as_nobody=as_nobody,
+            **environment,
+        )
+        assert ended.code == 0, ended.err
+        assert ("where it was finished" in ended.err) == (name == "3" or (shared and name == "2"))
+    images = Images(Files(str(cache)))
+    assert len({os.stat(image.path).st_uid for image in images.all()}) == (1 if shared else 2)
+    assert {image.key.maker for image in images.all()} == ({None} if shared else {0, 65534})
+
+
+@pytest.mark.root
+async def test_an_image_under_my_name_that_is_another_user_s_is_thrown_away(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    reference, keeping = publish(registry, *LAYERS), replace(settings, keep_images=True)
+    await pull(reference, tmp_path / "mine.sqsh", keeping)
+    images = Images(Files(str(cache)))
+    for foreign in ("", ".seal"):
+        os.chown(next(images.all()).path + foreign, 65534, -1)
+        report, _ = await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
+        assert not report.was_finished
+        report, _ = await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
+        assert report.was_finished
+
+
+# --- what makes an image another one
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "zstd:2"},
+        {"compression": "gzip"},
+        {"compression": "none"},
+        {"block_size": 64 << 10},
+        {"fragments": False},
+        {"mtime": 0},
+        {"time": 1},
+    ],
+    ids=str,
+)
+async def test_other_options_give_another_image(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    reference = publish(registry, *LAYERS)
+    await pull(reference, tmp_path / "plain.sqsh", keeping)
+    report, _ = await pull(reference, tmp_path / "other.sqsh", keeping, **options)
+    assert not report.was_finished
+    assert len(list(images.all())) == 2
+    again, _ = await pull(reference, tmp_path / "again.sqsh", keeping, **options)
+    assert again.was_finished
+    assert (tmp_path / "again.sqsh").read_bytes() == (tmp_path / "other.sqsh").read_bytes()
+    assert (tmp_path / "plain.sqsh").read_bytes() != (tmp_path / "other.sqsh").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({}, {"compression": "zstd:1", "block_size": 131072}, True),
+        ({}, {"compression": "zstd"}, True),
+        ({"compression": "gzip"}, {"compression": "gzip:9"}, True),
+        ({"time": None}, {"time": 0}, False),
+        ({"mtime": None}, {"mtime": 0}, False),
+    ],
+)
+async def test_the_same_options_in_other_words_are_the_same(
+    registry: FaultyRegistry, settings: Settings, one: dict[str, Any], other: dict[str, Any], same: bool
+) -> None:
+    async with Client(settings) as client:
+        image = await client.resolve(publish(registry, *LAYERS))
+        names = {client._key(image, fastpull.Recipe.of(**options)).name for options in (one, other)}
+    assert (len(names) == 1) == same
+
+
+async def test_source_date_epoch_codecs_writer_and_dialects_are_in_the_key(
+    registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Client(settings) as client:
+        image = await client.resolve(publish(registry, *LAYERS))
+    names = [client._key(image, fastpull.Recipe.of()).name]
+    names.append(client._key(image, replace(fastpull.Recipe.of(), dialects=("enroot",))).name)
+    with monkeypatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "77")
+        names.append(client._key(image, fastpull.Recipe.of()).name)
+    with monkeypatch.context() as patch:
+        patch.setattr("fastpull.sinks.squashfs.recipe.WRITER_VERSION", 999)
+        names.append(client._key(image, fastpull.Recipe.of()).name)
+    with monkeypatch.context() as patch:
+        patch.setattr("fastpull.sinks.squashfs.compressors.Zstd.versions", lambda _: {"libzstd": "0"})
+        names.append(client._key(image, fastpull.Recipe.of()).name)
+    assert len(set(names)) == len(names)
+
+
+class Plain(Compressor):
+    """Compresses nothing, so that no codec has a say in the bytes."""
+
+    name = "plain"
+    id = 1
+
+    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+        return bytes(data)
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+
+WRITTEN = {1: "0867ddce38260daf95c0abdbda593de33f6355f0dd29589d64fb468ce98857ed"}
+"""By version of the writer, the digest of what it makes of an image."""
+
+
+async def test_who_changes_the_bytes_raises_the_writer_s_version(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    """Otherwise finished images of an older fastpull would be taken for those of this one."""
+    layers = (
+        [
+            folder("d", uid=7),
+            file("d/a", bytes(range(256)) * 1000, mtime=9),
+            file("e", b"e" * 10, xattrs=((b"user.x", b"y"),)),
+        ],
+        [
+            hardlink("d/h", "e"),
+            symlink("l", "d"),
+            file("d/b", b"b" * 10, mode=0o4755),
+            device("c", 1, 3),
+            whiteout("d/a"),
+        ],
+        [file("d/a", bytes(300_000) + b"end")],
+    )
+    recipe = fastpull.Recipe(Plain(), 64 << 10, fragments=True, mtime=None, time=None)
+    output = tmp_path / "image.sqsh"
+    async with Client(settings) as client:
+        await client.pull(publish(registry, *layers), fastpull.Squashfs(output, recipe=recipe))
+    assert WRITTEN.get(WRITER_VERSION) == Digest.of(output.read_bytes()).encoded, "other bytes: raise WRITER_VERSION"
+
+
+ADDED = {1: "807985e627e86c78ba6abc1afd3265f30568a127657181aa7ee77a6ae53ddb06"}
+"""By version of the writer, the digest of what dialects add to an image that is empty but for its config."""
+
+
+def test_who_changes_what_dialects_add_raises_the_writer_s_version() -> None:
+    image = image_of(Entrypoint=["/bin/app"], Env=["A=b"], WorkingDir="/srv", Volumes={"/data": {}}, Labels={"a": "b"})
+    added = Digest.of(b"").hasher()
+    for dialect in dialects_for(["charliecloud", "enroot", "plain"]):
+        added.update(archive(compose(merge([]), [(dialect, dialect.additions(image, {}))], 5, "image")))
+    assert ADDED.get(WRITER_VERSION) == added.hexdigest(), "other bytes: raise WRITER_VERSION"
+
+
+# --- for runtimes
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "taken if it is there"])
+async def test_what_is_for_a_runtime_is_not_taken_for_what_is_for_none(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, keep: bool
+) -> None:
+    reference = publish(registry, *LAYERS, config={"Env": ["A=b"]})
+    kinds: list[tuple[str, ...]] = [(), ("enroot",), ("charliecloud",), ("charliecloud", "enroot"), ("plain",)]
+    async with Client(replace(settings, cache=str(tmp_path / "other"))) as client:
+        for number, runtimes in enumerate(kinds):
+            await client.pull(reference, tmp_path / f"{number}.sqsh", runtimes=runtimes)
+    async with Client(replace(settings, keep_images=True)) as client:
+        for number, runtimes in enumerate(kinds):
+            await client.pull(reference, tmp_path / f"{number}-kept.sqsh", runtimes=runtimes)
+    async with Client(replace(settings, keep_images=keep)) as client:
+        for number, runtimes in enumerate(kinds):
+            report = await client.pull(reference, tmp_path / f"{number}-again.sqsh", runtimes=runtimes[::-1])
+            assert report.was_finished
+            found = {(tmp_path / f"{number}{name}.sqsh").read_bytes() for name in ("", "-kept", "-again")}
+            assert len(found) == 1
+    assert len({(tmp_path / f"{number}.sqsh").read_bytes() for number in range(4)}) == 4
+
+
+async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
+    registry: FaultyRegistry, keeping: Settings, tmp_path: Path
+) -> None:
+    """The file ``/etc/rc`` tells where the image came from."""
+    reference = publish(registry, *LAYERS)
+    recipe = fastpull.Recipe.of(dialects=("enroot",))
+    async with Client(keeping) as client:
+        image = await client.resolve(reference)
+        by_tag, again, by_digest = [
+            await client.finish(name, recipe)
+            for name in (reference, reference, f"{reference.rpartition(':')[0]}@{image.digest}")
+        ]
+    assert by_tag.path == again.path != by_digest.path
+
+
+async def test_of_a_dialect_of_the_caller_s_own_nothing_is_kept(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    async with Client(keeping) as client:
+        report = await client.pull(reference, tmp_path / "image.sqsh", runtimes=[Enroot()])
+    assert not report.was_finished
+    assert list(images.all()) == []
+
+
+async def test_what_a_runtime_will_not_do_is_told_each_time(
+    registry: FaultyRegistry, keeping: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS, config={"Env": ["A=b\nc"]})
+    for number in range(2):
+        events: list[Event] = []
+        async with Client(keeping, on_event=events.append) as client:
+            report = await client.pull(reference, tmp_path / f"{number}.sqsh", runtimes=["enroot"])
+        assert report.was_finished == bool(number)
+        assert len(report.warnings) == 1
+        assert [event.message for event in events if isinstance(event, Warned)] == list(report.warnings)
+
+
+async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    async with Client(settings) as client:
+        await client.pull(reference, tmp_path / "1.sqsh", runtimes=["enroot"])
+        sink = fastpull.Squashfs(tmp_path / "2.sqsh", recipe=fastpull.Recipe.of(dialects=("enroot",)))
+        await client.pull(reference, sink)
+    assert (tmp_path / "1.sqsh").read_bytes() == (tmp_path / "2.sqsh").read_bytes()
+
+
+@pytest.mark.parametrize("runtime", ["bundle", "shifter", "none"])
+async def test_what_is_no_single_file_cannot_be_finished(
+    registry: FaultyRegistry, settings: Settings, images: Images, runtime: str
+) -> None:
+    reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("7", "0")
+    async with Client(settings) as client:
+        with pytest.raises(InvalidSetting, match=runtime):
+            await client.finish(reference, fastpull.Recipe.of(dialects=(runtime,)), holder=holder)
+    assert list(images.all()) == []
+    assert Pins(Files(settings.cache)).held() == {}
+
+
+# --- care
+
+
+async def test_gc_counts_images_and_blobs_together_the_longest_unused_first(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+) -> None:
+    one, two = (publish(registry, [file(name, os.urandom(100_000))], name=f"test/{name}") for name in ("one", "two"))
+    for reference in (one, two):
+        await pull(reference, tmp_path / "out.sqsh", keeping, force=True)
+    cache = fastpull.Cache(keeping.cache)
+    assert {image.reference: image.finished > 100_000 for image in cache.images()} == {one: True, two: True}
+    old = next(image for image in images.all() if image.source == one)
+    os.utime(f"{old.path}.seal", (1, 1))
+    usage = cache.usage()
+    assert (usage.images, usage.image_bytes) == (2, sum(image.size for image in images.all()))
+    limit = usage.blob_bytes + usage.image_bytes - 1
+    assert [image.path for image in cache.collect(max_size=limit, dry_run=True).images] == [old.path]
+    assert os.path.exists(old.path)
+    removed = cache.collect(max_size=limit)
+    assert ([image.path for image in removed.images], removed.blobs) == ([old.path], [])
+    assert [image.source for image in images.all()] == [two]
+    assert cache.remove(two).images
+    assert list(images.all()) == []
+
+
+async def test_using_an_image_makes_it_young_again(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    await pull(reference, tmp_path / "out.sqsh", keeping)
+    [kept] = images.all()
+    os.utime(f"{kept.path}.seal", (1, 1))
+    fastpull.Cache(keeping.cache).verify()
+    assert next(images.all()).last_used == 1, "looking is no use"
+    await pull(reference, tmp_path / "out.sqsh", keeping, force=True)
+    assert next(images.all()).last_used > 1
+
+
+async def test_verify_takes_damaged_images_out(
+    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+) -> None:
+    await pull(publish(registry, *LAYERS), tmp_path / "out.sqsh", keeping)
+    [kept] = images.all()
+    assert fastpull.Cache(keeping.cache).verify().images == 1
+    damage(kept.path)
+    for dry_run in (True, False):
+        assert fastpull.Cache(keeping.cache).verify(dry_run=dry_run).corrupt_images == [kept.path]
+        assert os.path.exists(kept.path) == dry_run
+    assert fastpull.Cache(keeping.cache).verify().is_sound
+
+
+async def test_gc_removes_what_killed_builders_leave(settings: Settings, images: Images) -> None:
+    folder_ = Path(settings.cache, "v1/images/sha256")
+    leftovers = [
+        folder_ / ".0a.0b.draft",
+        folder_ / "..0a.0b.draft.fastpull-01234567",
+        folder_ / "0a.0b.sqsh.seal",
+    ]
+    for path in leftovers:
+        path.write_bytes(b"x")
+    fastpull.Cache(settings.cache).collect()
+    assert all(path.exists() for path in leftovers), "somebody may be at it"
+    for path in leftovers:
+        os.utime(path, (1, 1))
+    fastpull.Cache(settings.cache).collect()
+    assert list(folder_.iterdir()) == []
+
+
+# --- the command line
+
+
+async def test_the_command_tells_where_an_image_came_from(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    first = await run("pull", reference, "-o", tmp_path / "1.sqsh", "--keep-images", cache=settings.cache)
+    assert first.code == 0, first.err
+    second = await run("pull", reference, "-o", tmp_path / "2.sqsh", "--json", cache=settings.cache)
+    report = json.loads(second.out.splitlines()[-1])
+    assert (report["was_finished"], report["output"]["origin"]) in [(True, "cloned"), (True, "copied")]
+    third = await run("pull", reference, "-o", tmp_path / "3.sqsh", "--hardlink", cache=settings.cache)
+    assert "linked from the cache, where it was finished" in third.err
+    listed = await run("cache", "ls", "--finished", cache=settings.cache)
+    assert listed.out.splitlines()[1].split()[:2] == [reference, "linux/amd64"]
+    assert " nobody " in listed.out
+    refused = await run("pull", reference, "-o", tmp_path / "d/", "--hardlink", cache=settings.cache)
+    assert refused.code == 3
+
+
+async def test_settings_say_how_squashfs_files_are_made(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference = publish(registry, *LAYERS)
+    for given, expected in (((), "xz"), (("--compression", "gzip:3"), "gzip:3")):
+        ended = await run(
+            "pull",
+            reference,
+            "-o",
+            tmp_path / "image.sqsh",
+            "--force",
+            "--json",
+            *given,
+            cache=settings.cache,
+            FASTPULL_COMPRESSION="xz",
+            FASTPULL_BLOCK_SIZE="16K",
+        )
+        assert json.loads(ended.out.splitlines()[-1])["output"]["compression"] == expected
+        assert (tmp_path / "image.sqsh").read_bytes()[12:16] == (16 << 10).to_bytes(4, "little")

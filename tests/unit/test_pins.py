@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastpull.cache import pins as pins_module
+from fastpull.cache.files import Files
+from fastpull.cache.pins import MAX_PIN_SECONDS, Holder, Pins
+from fastpull.errors import InvalidSetting
+
+ME = Holder.here("7", "0")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def pins(files: Files) -> Pins:
+    return Pins(files)
+
+
+def test_a_pin_holds_until_it_is_released(pins: Pins) -> None:
+    assert pins.held() == {}
+    assert [pins.hold(ME, "one"), pins.hold(ME, "two"), pins.hold(ME, "one")] == [True, True, False]
+    assert {image: [pin.holder for pin in held] for image, held in pins.held().items()} == {"one": [ME], "two": [ME]}
+    pins.release(ME, "one")
+    assert set(pins.held()) == {"two"}
+    for _ in range(2):
+        pins.release(ME)
+        assert pins.held() == {}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ME, job="77"),
+        replace(ME, job="70"),
+        replace(ME, step="00"),
+        replace(ME, step="batch"),
+        replace(ME, host=f"{ME.host}0"),
+        replace(ME, host=f"x{ME.host}"),
+        replace(ME, host=f"{ME.host}.7"),
+        replace(ME, host="node/../x"),
+        replace(ME, host=".hidden"),
+    ],
+    ids=str,
+)
+def test_a_release_takes_one_s_own_pins_and_no_others(pins: Pins, other: Holder) -> None:
+    for holder in (ME, other):
+        pins.hold(holder, "image")
+    pins.release(other)
+    assert [pin.holder for pin in pins.held()["image"]] == [ME]
+    pins.hold(other, "image")
+    pins.release(ME)
+    assert [pin.holder for pin in pins.held()["image"]] == [other]
+
+
+@pytest.mark.parametrize("word", ["", "a/b", "..", "1.2", "x" * 65, "1\n", "é", "*"])
+def test_what_cannot_be_a_file_s_name_is_no_job_and_no_step(word: str) -> None:
+    with pytest.raises(InvalidSetting, match="not the id of a job"):
+        Holder.here(word, "0")
+    with pytest.raises(InvalidSetting, match="not the id of a step"):
+        Holder.here("0", word)
+
+
+def test_an_old_pin_does_not_count(pins: Pins, monkeypatch: pytest.MonkeyPatch) -> None:
+    pins.hold(ME, "image")
+    assert pins.held(3600)
+    now = time.time()
+    monkeypatch.setattr("fastpull.cache.pins.time.time", lambda: now + 4000)
+    assert not pins.held(3600)
+    assert pins.held()
+    pins.remove_dead()
+    assert pins.held()
+    monkeypatch.setattr("fastpull.cache.pins.time.time", lambda: now + MAX_PIN_SECONDS + 1)
+    assert not pins.held()
+    pins.remove_dead()
+    monkeypatch.undo()
+    assert not pins.held()
+
+
+def test_a_pin_of_this_host_does_not_outlive_its_boot_and_that_of_another_does(
+    pins: Pins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(ME, host="elsewhere")
+    for holder in (ME, other):
+        pins.hold(holder, "image")
+    monkeypatch.setattr(pins_module, "boot_id", lambda: "the next boot")
+    assert [pin.holder for pin in pins.held()["image"]] == [other]
+    pins.remove_dead()
+    monkeypatch.undo()
+    assert [pin.holder for pin in pins.held()["image"]] == [other]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"{}\n0\n", b"\xff" * 100])
+def test_what_is_no_pin_is_passed_over_and_removed(files: Files, pins: Pins, content: bytes) -> None:
+    pins.hold(ME, "image")
+    [name] = os.listdir(f"{files.root}/pins")
+    Path(files.root, "pins", name).write_bytes(content)
+    assert pins.held() == {}
+    pins.remove_dead()
+    assert os.listdir(f"{files.root}/pins") == []
