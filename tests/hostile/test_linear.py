@@ -54,7 +54,7 @@ def lines_of(work: Callable[[], object]) -> int:
         work()
     finally:
         sys.settrace(before)
-        threading.settrace(None)  # type: ignore[arg-type]  # as its documentation has it
+        threading.settrace(None)
     return sum(counts.values())
 
 
