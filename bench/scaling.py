@@ -31,7 +31,7 @@ from bench.tables import aligned, times
 _FILE_BYTES = 1 << 20
 _LEVEL = 1  # of compression: images are not kept, and inflating takes as long
 _OUTPUTS = {"directory": "rootfs/", "squashfs": "image.sqsh"}
-_HEADER = ("grows", "output", "N", "median s", "time", "peak RSS MiB", "RSS")
+_HEADER = ("grows", "output", "N", "median s", "time", "CPU s", "CPU", "peak RSS MiB", "RSS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,19 @@ class Step:
         dimension, output: their names.
         number: of what was doubled.
         seconds: the median.
+        cpu_seconds: likewise; beside other work they tell more.
         max_rss: the most, in bytes.
-        time_growth, rss_growth: by those of half the number; None for the first.
+        time_growth, cpu_growth, rss_growth: by those of half the number; None for the first.
     """
 
     dimension: str
     output: str
     number: int
     seconds: float
+    cpu_seconds: float
     max_rss: int
     time_growth: float | None = None
+    cpu_growth: float | None = None
     rss_growth: float | None = None
 
 
@@ -99,10 +102,13 @@ def steps_of(dimension: str, output: str, runs: Sequence[tuple[int, Sequence[Usa
     steps: list[Step] = []
     for number, usages in runs:
         seconds = median(usage.wall_seconds for usage in usages)
+        cpu_seconds = median(usage.cpu_seconds for usage in usages)
         max_rss = max(usage.max_rss for usage in usages)
         before = steps[-1] if steps else None
-        growth = (seconds / before.seconds, max_rss / before.max_rss) if before else (None, None)
-        steps.append(Step(dimension, output, number, seconds, max_rss, *growth))
+        growth = (
+            (seconds / before.seconds, cpu_seconds / before.cpu_seconds, max_rss / before.max_rss) if before else ()
+        )
+        steps.append(Step(dimension, output, number, seconds, cpu_seconds, max_rss, *growth))
     return steps
 
 
@@ -115,6 +121,8 @@ def table(steps: Sequence[Step]) -> str:
             f"{step.number:,}",
             f"{step.seconds:.2f}",
             times(step.time_growth),
+            f"{step.cpu_seconds:.2f}",
+            times(step.cpu_growth),
             f"{step.max_rss / (1 << 20):.0f}",
             times(step.rss_growth),
         )

@@ -46,19 +46,18 @@ cdef int64_t MAX_ID = UINT32_MAX - 1  # the last value is chown's "leave it"
 
 
 cdef int parse_number(const uint8_t* field, size_t size, int64_t* value) noexcept nogil:
-    """A header's number: octal digits between blanks, or base 256 where the first bit is set."""
+    """A header's number: octal digits between blanks, or two's complement in base 256 behind a byte of its sign."""
     cdef size_t at = 0
     cdef uint64_t bits
     cdef uint8_t fill, byte
     value[0] = 0
     if field[0] & 0x80:
-        # two's complement over the whole field but its first bit
-        fill = 0xFF if field[0] & 0x40 else 0
-        bits = <uint64_t> <int64_t> (-1 if fill else 0)
-        for at in range(size):
+        fill = field[0] if field[0] == 0xFF else 0
+        if field[0] != 0xFF and field[0] != 0x80:  # no number to GNU tar and tarfile
+            return FAULT_NUMBER
+        bits = UINT64_MAX if fill else 0
+        for at in range(1, size):
             byte = field[at]
-            if at == 0:
-                byte = (byte & 0x7F) | (fill & 0x80)
             if at + 8 < size and byte != fill:
                 return FAULT_NUMBER
             bits = (bits << 8) | byte

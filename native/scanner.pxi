@@ -26,7 +26,7 @@ cdef enum:
     # whether an extended header has a value
     UNSET = 0
     SET = 1
-    DELETED = 2  # an empty value: the header's own counts, whatever a global header said
+    DELETED = 2  # an empty number: the header's own counts, whatever a global header said
 
 
 cdef struct Span:
@@ -266,11 +266,27 @@ cdef int on_header(Scanner self, const uint8_t* header, size_t at) noexcept nogi
             or (typeflag == c"g" and pending)
         ):
             return FAULT_EXTENSION_REPEATED
-        return begin_extension(self, typeflag, size)
+        fault = check_numbers(header)
+        return fault if fault else begin_extension(self, typeflag, size)
     fault = on_entry(self, header, typeflag, size, at)
     self.has_local = self.has_long_path = self.has_long_link = False
     extended_clear(&self.local)
     return fault
+
+
+cdef int check_numbers(const uint8_t* header) noexcept nogil:
+    """Of an extended header none counts; but Go and tarfile do not read on where one is malformed."""
+    cdef int64_t value
+    if (
+        parse_number(header + 100, 8, &value)
+        or parse_number(header + 108, 8, &value)
+        or parse_number(header + 116, 8, &value)
+        or parse_number(header + 136, 12, &value)
+        or parse_number(header + 329, 8, &value)
+        or parse_number(header + 337, 8, &value)
+    ):
+        return FAULT_NUMBER
+    return FAULT_NONE
 
 
 cdef int begin_extension(Scanner self, uint8_t typeflag, int64_t size) noexcept nogil:
@@ -406,11 +422,14 @@ cdef int choose_type(Scanner self, uint8_t typeflag, bint slash, uint8_t* type) 
 
 
 cdef int choose_size(Scanner self, uint8_t type, int64_t size) noexcept nogil:
-    """Sets how many bytes of payload follow. Of a hard link every reader ignores the size; of others they differ."""
+    """Sets how many bytes of payload follow.
+
+    Of a hard link every reader ignores the header's size; what its pax header says, GNU tar and libarchive skip.
+    """
     self.state = STATE_HEADER
     self.left = self.local.size if self.local.size_state == SET else size
     if type != TYPE_FILE:
-        if self.left != 0 and type != TYPE_HARDLINK:
+        if self.left != 0 and (type != TYPE_HARDLINK or self.local.size_state == SET):
             return FAULT_SIZE_OF_TYPE
         if self.local.sparse:
             return FAULT_SPARSE
@@ -562,17 +581,13 @@ cdef int on_pax_record(Extended* pax, const char* key, size_t key_size, const ch
     if is_key(key, key_size, b"path"):
         if common:
             return FAULT_PAX_GLOBAL
-        if size == 0:  # no name to some, and the header's own to others
-            return FAULT_PAX_RECORD
         if memchr(value, 0, size) != NULL:
             return FAULT_NUL_IN_NAME
-        pax.path_state = SET
+        pax.path_state = SET  # to an empty one, too: then there is none
         return FAULT_MEMORY if buffer_assign(&pax.path, value, size) != 0 else FAULT_NONE
     if is_key(key, key_size, b"linkpath"):
         if common:
             return FAULT_PAX_GLOBAL
-        if size == 0:
-            return FAULT_PAX_RECORD
         if memchr(value, 0, size) != NULL:
             return FAULT_NUL_IN_NAME
         pax.link_state = SET
@@ -682,7 +697,7 @@ cdef int begin_file(Scanner self, const uint8_t* header, uint8_t typeflag) noexc
     self.real_size = self.left
     self.state = STATE_PAYLOAD
     if typeflag == c"S":
-        if pax.sparse:
+        if pax.sparse or memcmp(header + 257, b"ustar  \0", 8) != 0:  # of others, star's maps look different
             return FAULT_SPARSE
         if parse_number(header + 483, 12, &self.real_size) != FAULT_NONE or self.real_size < 0:
             return FAULT_SPARSE

@@ -185,7 +185,8 @@ class ZstdFraming(io.RawIOBase):
         on_window: told the window of each frame, before its header is handed on.
 
     Attributes:
-        window: bytes that the last frame so far asks to keep in memory.
+        window: bytes that a frame so far asks to keep in memory, at most. A frame too large for the decompressor may be
+            far behind when it says so: what it reads at a time has many small ones.
 
     Spec: RFC 8878, 3.1 Frames.
     """
@@ -240,12 +241,13 @@ class ZstdFraming(io.RawIOBase):
             size_of_size = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
             if single_segment:
                 self._skip += (0, 1, 2, 4)[descriptor & 3]  # dictionary id
-                self.window = int.from_bytes((yield size_of_size), "little") + (256 if size_of_size == 2 else 0)
+                window = int.from_bytes((yield size_of_size), "little") + (256 if size_of_size == 2 else 0)
             else:
                 exponent, mantissa = divmod((yield 1)[0], 8)
-                self.window = (8 + mantissa) << (7 + exponent)
+                window = (8 + mantissa) << (7 + exponent)
                 self._skip += (0, 1, 2, 4)[descriptor & 3] + size_of_size
-            self._on_window(self.window)
+            self.window = max(self.window, window)
+            self._on_window(window)
             last = False
             while not last:
                 block = int.from_bytes((yield 3), "little")

@@ -31,6 +31,7 @@ _TYPES = {
     b"6": EntryType.FIFO,
 }
 _TIMES_AND_IDS = (b"uid", b"gid", b"mtime")
+_NUMBERS = ((100, 108), (108, 116), (116, 124), (136, 148), (329, 337), (337, 345))  # of a header, beside its size
 
 Span = tuple[int, int, int, int, int]
 Spans = list[Span]
@@ -146,7 +147,7 @@ class Scanner:
                 raise _Bad(Fault.NUMBER)
             flag = header[156:157]
             if flag in (b"x", b"g", b"L", b"K"):
-                yield from self._extension(flag, size)
+                yield from self._extension(header, flag, size)
             else:
                 yield from self._entry(header, flag, size)
                 self._extended = _Extended()
@@ -164,7 +165,7 @@ class Scanner:
 
     # --- extended headers
 
-    def _extension(self, flag: bytes, size: int) -> Generator[None, memoryview, None]:
+    def _extension(self, header: bytes, flag: bytes, size: int) -> Generator[None, memoryview, None]:
         known = self._extended
         repeated = {
             b"x": known.pax,
@@ -174,6 +175,8 @@ class Scanner:
         }
         if repeated[flag] is not None:
             raise _Bad(Fault.EXTENSION_REPEATED)
+        for start, end in _NUMBERS:
+            _number(header[start:end])
         if size > _MAX_EXTENSION:
             raise _Bad(Fault.EXTENSION_SIZE)
         body = yield from self._take(size)
@@ -207,8 +210,8 @@ class Scanner:
             fail(Fault.TYPEFLAG)
         if kind is EntryType.FILE and slash:
             fail(Fault.TRAILING_SLASH)
-        size = _decimal(pax[b"size"]) if pax.get(b"size") else size
-        if kind is not EntryType.FILE and size and kind is not EntryType.HARDLINK:
+        size = _decimal(pax[b"size"]) if b"size" in pax else size
+        if kind is not EntryType.FILE and size and (kind is not EntryType.HARDLINK or b"size" in pax):
             fail(Fault.SIZE_OF_TYPE)
         if kind is not EntryType.FILE and known.sparse:
             fail(Fault.SPARSE)
@@ -316,10 +319,10 @@ def _names(header: bytes, known: _Extended) -> tuple[bytes, bytes]:
     pax = known.pax or {}
     own, own_link = known.long_path or _path_of(header), known.long_link or _text(header[157:257])
     for key, long in ((b"path", known.long_path), (b"linkpath", known.long_link)):
-        if long is not None and pax.get(key) and pax[key] != long:
+        if long is not None and pax.get(key, long) != long:
             raise _Bad(Fault.NAMES_DIFFER, own)
-    path = dict(known.sparse).get(b"name", pax.get(b"path") or own)
-    return path, pax.get(b"linkpath") or own_link
+    path = dict(known.sparse).get(b"name", pax.get(b"path", own))
+    return path, pax.get(b"linkpath", own_link)
 
 
 def _text(field_: bytes) -> bytes:
@@ -334,9 +337,9 @@ def _path_of(header: bytes) -> bytes:
 
 def _number(field_: bytes) -> int:
     if field_[0] & 0x80:
-        value = int.from_bytes(bytes([field_[0] & 0x7F]) + field_[1:], "big")
-        if field_[0] & 0x40:
-            value -= 1 << (8 * len(field_) - 1)
+        if field_[0] not in (0x80, 0xFF):
+            raise _Bad(Fault.NUMBER)
+        value = int.from_bytes(field_[1:], "big") - (1 << 8 * len(field_[1:]) if field_[0] == 0xFF else 0)
         if not -_MAX_INT64 - 1 <= value <= _MAX_INT64:
             raise _Bad(Fault.NUMBER)
         return value
@@ -470,8 +473,6 @@ def _local_record(key: bytes, value: bytes, into: dict[bytes, bytes], known: _Ex
     else:
         if key == b"size":
             _decimal(value)
-        elif not value:
-            raise _Bad(Fault.PAX_RECORD)
         elif b"\0" in value:
             raise _Bad(Fault.NUL_IN_NAME)
         into[key] = value
@@ -550,7 +551,7 @@ class _Layout:
 
 def _layout(header: bytes, flag: bytes, size: int, records: list[tuple[bytes, bytes]]) -> _Layout:
     if flag == b"S":
-        if records:
+        if records or header[257:265] != b"ustar  \0":
             raise _Bad(Fault.SPARSE)
         real_size, segments = _old_sparse(header)
         return _Layout(real_size, segments, goes_on=bool(header[482]))

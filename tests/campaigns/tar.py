@@ -22,6 +22,7 @@ class Tar(Campaign):
 
     name = "tar"
     trials = 20_000
+    at_once = 2  # one reads in this process while the other waits for GNU tar
 
     async def prepare(self, folder: Path) -> None:
         pass

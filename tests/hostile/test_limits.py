@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
 import fastpull
 from fastpull.config import Settings
 from fastpull.errors import FastpullError, InvalidSetting, LimitExceeded
 from fastpull.layers.archive import END, archive, header_of
-from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.quota import LayerQuota, Quota
 from fastpull.layers.scan import LayerScanner
 from fastpull.tarstage import EntryTable
 from tests.support.headers import block, pax
-from tests.support.layers import StoredLayer, file, hardlink, publish, stored
+from tests.support.layers import file, hardlink, publish, stored, with_window
 from tests.support.processes import run
 from tests.support.registry import FaultyRegistry
 
@@ -116,76 +109,6 @@ def test_the_ratio_counts_from_a_tenth_of_the_free_space(room: int, freely: int)
     LayerQuota(Quota(fastpull.Limits(), room), 0, "layer").check(freely, freely * 2, 0, one_entry())
 
 
-# --- bombs
-
-
-def bomb(compress: Callable[[Iterator[bytes]], bytes], size: int) -> StoredLayer:
-    """A layer of one file of zeros."""
-    zeros = bytes(1 << 20)
-
-    def tar() -> Iterator[bytes]:
-        yield header_of(Entry(b"zeros", EntryType.FILE, size=size))
-        for _ in range(size >> 20):
-            yield zeros
-        yield END
-
-    return StoredLayer(compress(tar()), "sha256:" + "0" * 64)
-
-
-def as_gzip(chunks: Iterator[bytes]) -> bytes:
-    """A member is made once and repeated: a bomb is made faster than it goes off."""
-    first, zeros = next(chunks), next(chunks)
-    member = gzip.compress(zeros, 9, mtime=0)
-    return (
-        gzip.compress(first, mtime=0) + member * sum(chunk == zeros for chunk in [zeros, *chunks]) + gzip.compress(END)
-    )
-
-
-def as_zstd(chunks: Iterator[bytes]) -> bytes:
-    compressor = zstandard.ZstdCompressor(level=1).compressobj()
-    return b"".join([*map(compressor.compress, chunks), compressor.flush()])
-
-
-@pytest.mark.parametrize("compress", [as_gzip, as_zstd], ids=["gzip", "zstd"])
-async def test_a_bomb_is_refused_with_little_memory_and_leaves_nothing(
-    registry: FaultyRegistry, tmp_path: Path, compress: Callable[[Iterator[bytes]], bytes]
-) -> None:
-    reference = publish(registry, bomb(compress, 3 * GIB))
-    for output in ("out.sqsh", "out/"):
-        code, message, mebibytes = await measured_pull(tmp_path, reference, "-o", str(tmp_path / output))
-        assert code == 25, message
-        assert "'zeros'" in message
-        assert "--max-ratio" in message
-        assert mebibytes < 256
-        assert os.listdir(tmp_path) == ["cache"]
-
-
-async def measured_pull(tmp_path: Path, *arguments: str) -> tuple[int | None, str, int]:
-    """Pulls in a process of its own: its exit code, what it said, and the most MiB that it had in memory."""
-    program = (
-        "import re, sys; from fastpull.cli import main; code = main();"  # ru_maxrss would be that of this process, too
-        "print(int(re.search(r'VmHWM:\\s*(\\d+)', open('/proc/self/status').read())[1]) >> 10, file=sys.stderr);"
-        "sys.exit(code)"
-    )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", program, "pull", "-q", *arguments),
-        env={**os.environ, "FASTPULL_CACHE": str(tmp_path / "cache")},
-        stderr=subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    message, _, mebibytes = said.decode().rstrip().rpartition("\n")
-    return process.returncode, message, int(mebibytes)
-
-
-async def test_large_windows_of_many_layers_are_not_held_at_once(registry: FaultyRegistry, tmp_path: Path) -> None:
-    layers = [stored([file(f"zeros-{n}", bytes(130 << 20))], with_window(27)) for n in range(4)]
-    reference = publish(registry, *layers)
-    options = ("--memory", "64M", "--workers", "4", "-o", str(tmp_path / "out.sqsh"))
-    code, message, mebibytes = await measured_pull(tmp_path, reference, *options)
-    assert code == 0, message
-    assert mebibytes < 320, "of four windows of 128 MiB one at a time"
-
-
 async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     """What comes after a limit is neither inflated nor hashed."""
     layer = stored([file("a", b"x" * 1_000_000), file("b", os.urandom(30 << 20))], bytes)
@@ -195,15 +118,6 @@ async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings:
             await client.pull(publish(registry, layer), tmp_path / "out")
     blobs = {str(blob.digest) for blob in fastpull.Cache(settings.cache).blobs() if blob.size >= len(layer.blob)}
     assert not blobs, "only what was read to its end, and verified, is a blob of the cache"
-
-
-def with_window(log: int) -> Callable[[bytes], bytes]:
-    def compress(tar: bytes) -> bytes:
-        parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=False)
-        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-        return compressor.compress(tar) + compressor.flush()
-
-    return compress
 
 
 @pytest.mark.parametrize("window_log", [28, 30])

@@ -176,6 +176,7 @@ class _Maker:
                 (b"comment", b"c"),
                 (b"uname", b"root"),
                 (b"hdrcharset", self.one_of((b"ISO-IR 10646 2000 UTF-8",), (b"BINARY",))),
+                (b"linkpath", self._choose.choice((b"", b"a", b"other"))) if self.is_odd() else (b"comment", b"l"),
             ]
         )
 

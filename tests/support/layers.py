@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import zstandard
 
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.archive import archive
@@ -67,6 +69,17 @@ def stored(members: Iterable[Member] | bytes, compress: Any = None) -> StoredLay
     tar = members if isinstance(members, bytes) else archive(members)
     blob = gzip.compress(tar, 1, mtime=0) if compress is None else compress(tar)
     return StoredLayer(blob, "sha256:" + hashlib.sha256(tar).hexdigest())
+
+
+def with_window(log: int) -> Callable[[bytes], bytes]:
+    """Compression as one zstd frame that asks for a window of 2^log bytes."""
+
+    def compress(tar: bytes) -> bytes:
+        parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=False)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        return compressor.compress(tar) + compressor.flush()
+
+    return compress
 
 
 def publish(

@@ -75,11 +75,18 @@ def by_tarfile(data: bytes) -> list[Member]:
     return found
 
 
+_BORDER = b"3f9a51c07be24d68"  # before each name, so that a line is told from the contents of files
 _LINE = re.compile(
-    rb'(?P<type>[-a-zA-Z])[-a-zA-Z]{9} \S+ +(?P<size>\d+|\d+,\d+) \S+ \S+ +(?P<path>"(?:[^"\\]|\\.)*")'
-    rb'(?: (?:->|link to) (?P<link>"(?:[^"\\]|\\.)*"))?'
+    rb'(?P<type>[-a-zA-Z])[-a-zA-Z]{9} \S+ +(?P<size>\d+|\d+,\d+) \S+ \S+ +"%b(?P<path>(?:[^"\\]|\\.)*)"/?'
+    rb'(?: (?:->|link to) "(?P<link>(?:[^"\\]|\\.)*)")?\n' % _BORDER
 )
-_BORDER = b"3f9a51c07be24d68"  # between the contents of files
+_OPTIONS = (
+    "--extract",
+    "--to-stdout",
+    *("--verbose", "--verbose", "--numeric-owner", "--quoting-style=c", "--full-time", "--warning=none"),
+    "--absolute-names",  # nothing is written to files; without it, `..` in a name is an error
+    *("--show-transformed-names", f"--transform=s,^,{_BORDER.decode()},rSH"),
+)
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 _LETTERS = {
@@ -95,40 +102,34 @@ _LETTERS = {
 
 
 def by_gnu_tar(data: bytes) -> list[Member]:
-    """Reads with GNU tar, its list for what there is, its extraction for what is in it.
+    """Reads with GNU tar: one process says what there is, each line before the content of its file.
 
     Raises:
-        Refused: it ends with an error.
+        Refused: it ends with an error, or warns of something.
     """
-    listing = _tar(data, "--list", "--verbose", "--numeric-owner", "--quoting-style=c", "--full-time")
-    contents = _tar(data, "--extract", f"--to-command=cat; printf %s {_BORDER.decode()}").split(_BORDER)
-    found = []
-    for line in listing.splitlines():
-        match = _LINE.fullmatch(line)
-        kind = _LETTERS.get(match["type"]) if match else None
-        if match is None or kind is None:
-            raise Refused(line.decode(errors="replace"))
-        content = contents.pop(0) if kind is EntryType.FILE else b""
-        if kind is EntryType.FILE:
-            content = content.ljust(int(match["size"]), b"\0")  # a hole at the end is not written to a pipe
-        found.append(_member(_unquoted(match["path"]), kind, _unquoted(match["link"] or b'""'), content))
-    assert contents == [b""], "GNU tar extracts what it does not list"
-    return found
-
-
-def _tar(data: bytes, *options: str) -> bytes:
-    command = ["tar", *options, "--file=-"]
     done = subprocess.run(
-        command,
+        ["tar", *_OPTIONS, "--file=-"],
         input=data,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env={"LC_ALL": "C", "TZ": "UTC", "PATH": "/bin:/usr/bin"},
         timeout=60,
         check=False,
     )
-    if done.returncode:
-        raise Refused(done.stderr.decode(errors="replace").strip())
-    return done.stdout
+    lines = list(_LINE.finditer(done.stdout))
+    starts, ends = [0, *(line.end() for line in lines)], [*(line.start() for line in lines), len(done.stdout)]
+    before, *contents = (done.stdout[start:end] for start, end in zip(starts, ends, strict=True))
+    if done.returncode or before:
+        raise Refused((before or done.stdout)[-300:].decode(errors="replace"))
+    found = []
+    for line, content in zip(lines, contents, strict=True):
+        kind = _LETTERS.get(line["type"])
+        size = int(line["size"]) if kind is EntryType.FILE else 0
+        if kind is None or len(content) > size:
+            raise Refused((line[0] + content)[:300].decode(errors="replace"))
+        whole = content.ljust(size, b"\0")  # holes at the end are not written
+        found.append(_member(_unquoted(line["path"]), kind, _unquoted(line["link"] or b""), whole))
+    return found
 
 
 def _unquoted(text: bytes) -> bytes:
@@ -136,7 +137,7 @@ def _unquoted(text: bytes) -> bytes:
         code = match[1]
         return bytes([int(code, 8)]) if code.isdigit() else _ESCAPES.get(code, code)
 
-    return _ESCAPE.sub(meant, text[1:-1])
+    return _ESCAPE.sub(meant, text)
 
 
 def _member(path: bytes, kind: EntryType, link: bytes, content: bytes) -> Member:

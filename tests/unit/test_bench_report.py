@@ -107,9 +107,10 @@ def test_who_cannot_read_zstd_does_not_take_part_with_it() -> None:
 
 
 def test_growth_is_told_from_each_size_to_the_next() -> None:
-    runs = [(10, [Usage(1.0, 0, 100, 0), Usage(3.0, 0, 90, 0)]), (20, [Usage(5.0, 0, 150, 0)])]
+    runs = [(10, [Usage(1.0, 2.0, 100, 0), Usage(3.0, 2.0, 90, 0)]), (20, [Usage(5.0, 3.0, 150, 0)])]
     steps = steps_of("entries", "directory", runs)
-    assert [(step.seconds, step.time_growth, step.rss_growth) for step in steps] == [(2.0, None, None), (5.0, 2.5, 1.5)]
+    growth = [(step.seconds, step.time_growth, step.cpu_growth, step.rss_growth) for step in steps]
+    assert growth == [(2.0, None, None, None), (5.0, 2.5, 1.5, 1.5)]
     assert "2.50x" in scaling_table(steps)
 
 

@@ -166,6 +166,9 @@ def test_gnu_long_names_and_links(engine: Engine) -> None:
         (b"-000644\0", None),
         (b"0x1a4\0\0\0", None),
         (b"\xff\xff\xff\xff\xff\xff\xff\xff", 0o7777),
+        (b"\x81\0\0\0\0\0\x01\xa4", None),
+        (b"\xc0\0\0\0\0\0\x01\xa4", None),
+        (b"\x93000644\0", None),
     ],
 )
 def test_numbers_are_octal_or_base_256(engine: Engine, field: bytes, expected: int | None) -> None:
@@ -279,6 +282,14 @@ def test_an_empty_record_takes_the_header_s_own(engine: Engine) -> None:
     data = pax((b"uid", b"7"), (b"gid", b"8"), typeflag=b"g") + pax((b"uid", b"")) + block(b"own", uid=b"0000003\0")
     entry = one(engine, data)
     assert (entry.path, entry.uid, entry.gid) == (b"own", 3, 8)
+
+
+def test_an_empty_target_is_none_of_a_link_and_nothing_to_others(engine: Engine) -> None:
+    """GNU tar and tarfile see a link without a target, Go and libarchive one with the header's."""
+    empty = pax((b"linkpath", b""))
+    assert one(engine, empty + block(b"f", size=1) + padded(b"x")).path == b"f"
+    assert one(engine, empty + block(b"d/", b"5")).type is EntryType.DIRECTORY
+    assert fault(engine, empty + block(typeflag=b"2", link=b"t") + END) is Fault.EMPTY_LINK
 
 
 def test_global_records_last_until_they_change(engine: Engine) -> None:
@@ -400,7 +411,7 @@ def test_a_sparse_file_may_be_all_hole(engine: Engine) -> None:
         pax((b"GNU.sparse.size", b"10"), (b"GNU.sparse.map", b"0,0"), (b"GNU.sparse.map", b"0,0")) + block(),
         pax((b"GNU.sparse.unheard", b"10")) + block(),
         pax((b"GNU.sparse.size", b"10"), (b"GNU.sparse.map", b"0,0")) + block(typeflag=b"5"),
-        pax((b"GNU.sparse.size", b"10"), (b"GNU.sparse.map", b"0,0")) + block(typeflag=b"S"),
+        pax((b"GNU.sparse.size", b"10"), (b"GNU.sparse.map", b"0,0")) + block(typeflag=b"S", magic=b"ustar  \0"),
     ],
 )
 def test_a_malformed_sparse_map_is_refused(engine: Engine, data: bytes) -> None:
@@ -481,9 +492,14 @@ def test_sparse_maps_have_a_bound(engine: Engine) -> None:
         (extended(b"0 path=a\n") + block(), Fault.PAX_RECORD),
         (extended(b"-5 path=a\n") + block(), Fault.PAX_RECORD),
         (pax((b"pa\0th", b"a")) + block(), Fault.PAX_RECORD),
+        (pax((b"size", b"512")) + block(typeflag=b"1", link=b"a"), Fault.SIZE_OF_TYPE),
+        (block(b"l", b"L", 2, mode=b"/000644\0") + padded(b"f\0") + block(), Fault.NUMBER),
+        (block(b"l", b"g", 0, uid=b"9999999\0") + block(), Fault.NUMBER),
         (pax((b"size", b"")) + block(), Fault.PAX_RECORD),
-        (pax((b"path", b"")) + block(), Fault.PAX_RECORD),
-        (pax((b"linkpath", b"")) + block(typeflag=b"2"), Fault.PAX_RECORD),
+        (pax((b"path", b"")) + block(), Fault.EMPTY_PATH),
+        (extended(b"f\0", b"L") + pax((b"path", b"")) + block(), Fault.NAMES_DIFFER),
+        (pax((b"linkpath", b"")) + block(typeflag=b"2", link=b"t"), Fault.EMPTY_LINK),
+        (pax((b"linkpath", b"")) + block(typeflag=b"1", link=b"t"), Fault.EMPTY_LINK),
         (pax((b"size", b"0x10")) + block(), Fault.PAX_RECORD),
         (pax((b"size", b" 1")) + block(), Fault.PAX_RECORD),
         (pax((b"size", b"-1")) + block(), Fault.PAX_RECORD),

@@ -10,6 +10,7 @@ from tests.support.headers import END, block, extended, pax
 from tests.support.layers import file, folder
 
 INNER = block(b"smuggled")
+GNU = b"ustar  \0"
 EXTENDED_TWICE = tar_error("two extended headers of one kind")
 DANGLING = tar_error("extended header without an entry")
 RECORD = tar_error("malformed pax record")
@@ -32,7 +33,7 @@ def old_sparse(*segments: tuple[int, int], real: int = 2000, stored: int = 0) ->
     """A file in GNU's old format, whose map stands in the header."""
     slots = b"".join(b"%011o\0%011o\0" % segment for segment in segments).ljust(96, b"\0")
     tail = slots + b"\0" + b"%011o\0" % real + bytes(17)
-    return block(b"f", b"S", stored, magic=b"ustar  \0", tail=tail) + bytes(-(-stored // 512) * 512)
+    return block(b"f", b"S", stored, magic=GNU, tail=tail) + bytes(-(-stored // 512) * 512)
 
 
 def pairs(*records: tuple[bytes, bytes], size: int = 0) -> bytes:
@@ -62,6 +63,12 @@ RECIPES = [
         gives={"f": "f ", "next": "f "},
     ),
     recipe("empty-pax-size", [pax((b"size", b"")) + block(b"f", size=3) + padded(b"abc")], gives=RECORD),
+    recipe(
+        "malformed-mode-of-an-extended-header",
+        [block(b"g", b"x", 12, mode=b"/000644\0") + padded(b"12 path=abc\n"), file("next")],
+        gives=NUMBER,
+    ),
+    recipe("mode-in-base-256-that-some-read", [block(b"f", mode=b"\x93000644\0"), file("next")], gives=NUMBER),
     recipe(
         "malformed-device-number-of-a-file", [block(b"f", devices=b"0x00001\0" + bytes(8)), file("next")], gives=NUMBER
     ),
@@ -93,6 +100,16 @@ RECIPES = [
     recipe("symlink-with-payload", [block(b"l", b"2", 512, link=b"t") + INNER], gives=SIZE),
     recipe("fifo-with-payload", [block(b"p", b"6", 512) + INNER], gives=SIZE),
     recipe("device-with-payload", [block(b"n", b"3", 512) + INNER], gives=SIZE),
+    recipe(
+        "hardlink-with-pax-payload",
+        [file("a"), pax((b"size", b"512")) + block(b"h", b"1", link=b"a") + INNER],
+        gives=SIZE,
+    ),
+    recipe(
+        "hardlink-with-a-pax-size-of-nothing",
+        [file("a"), pax((b"size", b"0")) + block(b"h", b"1", 512, link=b"a"), file("b")],
+        gives={"a": "f ", "h": "= a", "b": "f "},
+    ),
     recipe("directory-with-pax-payload", [pax((b"size", b"512")) + block(b"d", b"5") + INNER], gives=SIZE),
     recipe(
         "hardlink-with-a-size",
@@ -293,6 +310,9 @@ RECIPES = [
         gives=SPARSE,
     ),
     recipe("old-sparse", [old_sparse((1000, 3), stored=3), file("next")], gives={"f": "f 2000 bytes", "next": "f "}),
+    recipe(
+        "old-sparse-without-gnu-s-magic", [block(b"f", b"S", tail=bytes(97) + b"%011o\0" % 9 + bytes(17))], gives=SPARSE
+    ),
     recipe("old-sparse-overlapping", [old_sparse((0, 100), (50, 100), stored=200)], gives=SPARSE),
     recipe("old-sparse-beyond-its-size", [old_sparse((1999, 2), stored=2)], gives=SPARSE),
     recipe(
@@ -301,10 +321,14 @@ RECIPES = [
         gives=SPARSE,
     ),
     recipe(
-        "old-sparse-of-a-negative-size", [block(b"f", b"S", tail=bytes(97) + b"\xff" * 12 + bytes(17))], gives=SPARSE
+        "old-sparse-of-a-negative-size",
+        [block(b"f", b"S", magic=GNU, tail=bytes(97) + b"\xff" * 12 + bytes(17))],
+        gives=SPARSE,
     ),
     recipe(
-        "old-sparse-cut-map", block(b"f", b"S", tail=bytes(96) + b"\1" + b"%011o\0" % 9 + bytes(17)), gives=TRUNCATED
+        "old-sparse-cut-map",
+        block(b"f", b"S", magic=GNU, tail=bytes(96) + b"\1" + b"%011o\0" % 9 + bytes(17)),
+        gives=TRUNCATED,
     ),
     recipe("digits-behind-a-nul", [block(b"d", b"5", uid=struct.pack(">Q", 5))], gives={"d": "d [644]"}),
     recipe("directory-of-many-names", [folder(f"d{n}") for n in range(300)], gives={f"d{n}": "d" for n in range(300)}),

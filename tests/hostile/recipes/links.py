@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastpull.layers.archive import padded
 from tests.hostile.recipe import CANARY, below_own, escapes, layer_error, recipe, tar_error
 from tests.support.headers import block, pax
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
@@ -196,7 +197,12 @@ RECIPES = [
     recipe(
         "an-empty-pax-target",
         [pax((b"linkpath", b"")) + block(b"l", b"2", link=b"t")],
-        gives=tar_error("malformed pax record"),
+        gives=tar_error("link without a target", "l"),
+    ),
+    recipe(
+        "an-empty-pax-target-of-a-file",
+        [pax((b"linkpath", b"")) + block(b"f", size=1) + padded(b"x"), file("next")],
+        gives={"f": "f x", "next": "f "},
     ),
     recipe(
         "a-nul-in-a-target", [pax((b"linkpath", b"a\0b")) + block(b"l", b"2")], gives=tar_error("NUL within a name")

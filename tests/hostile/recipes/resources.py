@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastpull.layers.archive import padded
 from tests.hostile.recipe import layer_error, over_limit, recipe, tar_error
-from tests.hostile.recipes.archives import old_sparse, sparse
+from tests.hostile.recipes.archives import GNU, old_sparse, sparse
 from tests.support.headers import block, extended, pax
 from tests.support.layers import file, folder, hardlink, opaque, symlink, whiteout
 
@@ -71,7 +71,7 @@ RECIPES = [
     recipe(
         "old-sparse-map-without-end",
         [
-            block(b"f", b"S", tail=bytes(96) + b"\1" + b"%011o\0" % 9 + bytes(17))
+            block(b"f", b"S", magic=GNU, tail=bytes(96) + b"\1" + b"%011o\0" % 9 + bytes(17))
             + (bytes(504) + b"\1" + bytes(7)) * 2100
         ],
         gives=HEADER,
