@@ -8,11 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from bench.images import bench_folder
 from fastpull import sitefiles
 from fastpull.config import Settings
 from tests.support.registry import FaultyRegistry
+
+# a busy machine is no failure
+hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("busy")
 
 os.environ["FASTPULL_BENCH_DIR"] = bench_folder()  # real images are shared with the benchmark
 _KEPT = ("FASTPULL_BENCH_DIR", "FASTPULL_NO_EXTENSIONS", "FASTPULL_TESTS_REQUIRE_ALL")
