@@ -708,7 +708,7 @@ cdef int begin_file(Scanner self, const uint8_t* header, uint8_t typeflag) noexc
         return fault
     if not pax.sparse:
         return add_segment(&self.segments, 0, self.left)
-    if not pax.has_real_size:
+    if not pax.has_real_size or memcmp(header + 257, b"ustar\0", 6) != 0:  # GNU tar takes others for whole files
         return FAULT_SPARSE
     self.real_size = pax.real_size
     if pax.has_version:

@@ -555,6 +555,8 @@ def _layout(header: bytes, flag: bytes, size: int, records: list[tuple[bytes, by
             raise _Bad(Fault.SPARSE)
         real_size, segments = _old_sparse(header)
         return _Layout(real_size, segments, goes_on=bool(header[482]))
+    if records and header[257:263] != b"ustar\0":
+        raise _Bad(Fault.SPARSE)
     return _pax_sparse(records) if records else _Layout(size, [(0, size)])
 
 

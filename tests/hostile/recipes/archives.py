@@ -295,6 +295,18 @@ RECIPES = [
         [pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.realsize", b"9")) + block(b"f", size=512) + padded(b"0\n")],
         gives=SPARSE,
     ),
+    *(
+        recipe(
+            f"sparse-0.1-{name}",
+            [
+                pax((b"GNU.sparse.size", b"9"), (b"GNU.sparse.map", b"8,1"))
+                + block(b"f", size=1, magic=magic)
+                + padded(b"x")
+            ],
+            gives=SPARSE,
+        )
+        for name, magic in (("with-gnu-s-magic", GNU), ("without-a-magic", bytes(8)))
+    ),
     recipe("sparse-0.1-of-no-blocks", [pairs((b"GNU.sparse.map", b""))], gives=SPARSE),
     recipe("sparse-0.0-of-no-blocks", [pairs((b"GNU.sparse.numblocks", b"0"))], gives=SPARSE),
     recipe("sparse-without-a-map", [pax((b"GNU.sparse.size", b"9")) + block(b"f")], gives=SPARSE),
