@@ -37,26 +37,26 @@ async def short(campaign: Campaign, trials: int) -> None:
 
 @pytest.mark.peer("strace")
 async def test_a_death_at_any_time_loses_nothing_and_publishes_nothing_bad() -> None:
-    await short(Crash(), 6)
+    await short(Crash(), 4)
 
 
 @pytest.mark.peer("strace", "prlimit")
 async def test_a_failing_system_call_is_a_typed_error_and_publishes_nothing() -> None:
-    await short(Errnos(), 9)
+    await short(Errnos(), 6)
 
 
 @pytest.mark.root
 @pytest.mark.peer("mkfs.ext4", "unshare")
 async def test_a_power_cut_makes_nobody_believe_what_is_wrong() -> None:
-    await short(PowerCut(), 5)
+    await short(PowerCut(), 3)
 
 
 async def test_a_flipped_bit_in_the_cache_is_found_and_mended() -> None:
-    await short(BitRot(), 24)
+    await short(BitRot(), 14)
 
 
 async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> None:
-    await short(Concurrency(12), 3)
+    await short(Concurrency(8), 3)
 
 
 async def test_who_waits_goes_on_soon_after_the_leader_s_death() -> None:
@@ -64,7 +64,7 @@ async def test_who_waits_goes_on_soon_after_the_leader_s_death() -> None:
 
 
 async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:
-    await short(Registry(), 8)
+    await short(Registry(), 5)
 
 
 @pytest.mark.peer("tar")
@@ -80,7 +80,7 @@ async def test_a_registry_that_never_answers_rightly_is_given_up_with_the_right_
 
 
 async def test_a_squashfs_image_is_the_same_however_it_came_to_be() -> None:
-    await short(Sameness(), 9)
+    await short(Sameness(), 4)
 
 
 async def test_a_campaign_tells_failures_from_trials_that_say_nothing() -> None:
