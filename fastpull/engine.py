@@ -26,7 +26,7 @@ from fastpull.layers.merge import merge
 from fastpull.layers.quota import Quota
 from fastpull.meter import Meter, waiting
 from fastpull.progress import Committing, LayerDone, LayerProgress, OnEvent, Warned
-from fastpull.tasks import Turns, in_thread, task_group
+from fastpull.tasks import Passage, Turns, in_thread, task_group
 from fastpull.trace import Stage, Wait
 from fastpull.unpack import LayerWork
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TICK_SECONDS = 0.1
+_PATIENCE_SECONDS = 0.5
+"""How long layers wait for a larger one to be opened: it takes milliseconds, unless somebody else is downloading it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +225,10 @@ class Pull:
         wanted = await self._in_files(foreseen.wanted) if foreseen else [None] * len(layers)
         known = foreseen.indexes if foreseen else [None] * len(layers)
         quota = Quota(self._workshop.limits, await self._in_files(self._sink.room))
-        by_size = sorted(range(len(layers)), key=lambda number: -layers[number].blob.size)
         async with self._blobs.progress(), task_group() as group:
             tasks = {
                 number: group.create_task(self._unpack_layer(number, rank, wanted[number], quota, known[number]))
-                for rank, number in enumerate(by_size)
+                for rank, number in enumerate(self._blobs.by_size)
             }
         return [tasks[number].result() for number in range(len(layers))]
 
@@ -290,12 +291,17 @@ async def warm_image(image: Image, source: Source, workshop: Workshop, rank: int
     """
     blobs = _Blobs(image, source, workshop, Meter())
     async with blobs.progress(), task_group() as group:
-        for number in range(len(image.layers)):
+        for number in blobs.by_size:
             group.create_task(blobs.use(number, rank, LayerWork.verify))
 
 
 class _Blobs:
-    """The blobs of an image's layers: opened, worked on when it is their turn, and accepted or rejected."""
+    """The blobs of an image's layers: opened, worked on when it is their turn, and accepted or rejected.
+
+    Attributes:
+        by_size: the numbers of the layers, the largest first, as they are to be used: the work ends earliest then.
+        cached: how many of them the cache had.
+    """
 
     def __init__(self, image: Image, source: Source, workshop: Workshop, meter: Meter) -> None:
         self._image = image
@@ -303,6 +309,8 @@ class _Blobs:
         self._workshop = workshop
         self._active: dict[int, LayerWork] = {}
         self._parts = [meter.layer(number, self._title(number)) for number in range(len(image.layers))]
+        self._passage = Passage(_PATIENCE_SECONDS)
+        self.by_size = sorted(range(len(image.layers)), key=lambda number: -image.layers[number].blob.size)
         self.cached = 0
 
     async def use(self, number: int, rank: int, work_on: Callable[[LayerWork, Blob], T]) -> T:
@@ -319,12 +327,14 @@ class _Blobs:
         """
         layer, source = self._image.layers[number], self._image.source
         may_repeat = True
+        pass_in_order = self._passage.come()
         while True:
             subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
             part = self._parts[number]
             work = LayerWork(layer, number, subject, self._workshop.helpers, self._workshop.windows, part)
             async with self._source.open_blob(layer.blob, rank, part) as blob:
                 try:
+                    await pass_in_order()
                     result = await self._on_thread(work, rank, work_on, blob)
                 except (DigestMismatch, SizeMismatch) as error:
                     await blob.reject()

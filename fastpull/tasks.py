@@ -7,7 +7,7 @@ import heapq
 import itertools
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
@@ -206,6 +206,32 @@ class Turn:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class Passage:
+    """A point that tasks pass in the order in which they came, except that none waits long for one that tarries.
+
+    Args:
+        patience: seconds that a task waits for the one before it.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._last = asyncio.Event()
+        self._last.set()
+
+    def come(self) -> Callable[[], Awaitable[None]]:
+        """Takes the next place; what is returned is to be awaited at the point."""
+        before, passed = self._last, asyncio.Event()
+        self._last = passed
+
+        async def go() -> None:
+            if not before.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(before.wait(), self._patience)
+            passed.set()
+
+        return go
 
 
 class Budget:

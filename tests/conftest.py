@@ -14,7 +14,9 @@ from hypothesis import settings as hypothesis_settings
 from bench.images import bench_folder
 from fastpull import sitefiles
 from fastpull.config import Settings
+from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry
+from tests.support.tokens import GuardedRegistry, TokenServer
 
 # a busy machine is no failure
 hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,4 +69,19 @@ def settings(tmp_path: Path) -> Settings:
 async def registry() -> AsyncIterator[FaultyRegistry]:
     """A loopback registry that does what it is told, also wrong things."""
     async with FaultyRegistry() as running:
+        yield running
+
+
+@pytest.fixture
+async def tokens() -> AsyncIterator[TokenServer]:
+    """A server that gives tokens away."""
+    async with TokenServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def guarded(tokens: TokenServer) -> AsyncIterator[GuardedRegistry]:
+    """A registry that wants those tokens, and has an image of one file."""
+    async with GuardedRegistry(tokens) as running:
+        publish(running, [file("a")])
         yield running

@@ -155,7 +155,7 @@ class RegistrySource:
         """
         reference, known = self._reference, None
         if reference.digest is not None:
-            top = await self._manifest(reference.digest, str(reference))
+            top = await self._fetch(reference.digest)
         else:
             known = await self._remembered(platform)
             top = await self._named_by_tag(platform, known)
@@ -199,7 +199,7 @@ class RegistrySource:
             retry = self._means.pull != "newer"
             digest = await self._endpoints.ask(lambda endpoint: endpoint.manifest_digest(version, retry=retry))
             if digest is not None:
-                return await self._manifest(digest, str(self._reference))
+                return await self._fetch(digest)
         answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(version))
         return await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
 
@@ -211,22 +211,22 @@ class RegistrySource:
         if self._means.pull == "never":
             raise self._not_cached(subject)
 
-    async def _fetch(self, descriptor: Descriptor) -> Document:
-        subject = f"{descriptor.digest} of {self._reference}"
-        kept = await self._kept(descriptor.digest)
-        if kept is not None:
-            return checked(kept, descriptor, subject, descriptor.media_type)
-        self._check_may_fetch(subject)
-        if descriptor.media_type in media_types.CONFIGS:
-            return await self._keep(await self._twice(lambda: self._config(descriptor, subject)))
-        return await self._keep(await self._twice(lambda: self._manifest_from_registry(descriptor, subject)))
-
-    async def _manifest(self, digest: Digest, subject: str) -> Document:
+    async def _fetch(self, expected: Descriptor | Digest) -> Document:
+        """A document out of the cache. Where that lacks it, one of all who want it fetches it."""
+        digest = expected if isinstance(expected, Digest) else expected.digest
+        subject = str(self._reference) if digest == self._reference.digest else f"{digest} of {self._reference}"
         kept = await self._kept(digest)
-        if kept is not None:
-            return Document(digest, kept, None)
-        self._check_may_fetch(f"manifest {digest}")
-        return await self._keep(await self._twice(lambda: self._manifest_from_registry(digest, subject)))
+        if kept is None:
+            self._check_may_fetch(subject)
+            lock = self._means.store.lock(digest)
+            await lock.acquire()
+            try:
+                kept = await self._kept(digest)
+                if kept is None:
+                    return await self._keep(await self._twice(lambda: self._from_registry(expected, subject)))
+            finally:
+                lock.release()
+        return checked(kept, expected, subject, None if isinstance(expected, Digest) else expected.media_type)
 
     async def _twice(self, fetch: Callable[[], Awaitable[Document]]) -> Document:
         """Fetches a document once more if it was spoiled on its way."""
@@ -237,18 +237,11 @@ class RegistrySource:
             self._means.on_event(Warned(str(self._reference), message))
             return await fetch()
 
-    async def _config(self, descriptor: Descriptor, subject: str) -> Document:
+    async def _from_registry(self, expected: Descriptor | Digest, subject: str) -> Document:
         async def request(endpoint: Endpoint) -> Document:
-            body = await endpoint.blob(descriptor)
-            return checked(body, descriptor, subject, descriptor.media_type)
-
-        return await self._endpoints.ask(request)
-
-    async def _manifest_from_registry(self, expected: Descriptor | Digest, subject: str) -> Document:
-        digest = expected if isinstance(expected, Digest) else expected.digest
-
-        async def request(endpoint: Endpoint) -> Document:
-            answer = await endpoint.manifest(str(digest))
+            if not isinstance(expected, Digest) and expected.media_type in media_types.CONFIGS:
+                return checked(await endpoint.blob(expected), expected, subject, expected.media_type)
+            answer = await endpoint.manifest(str(expected if isinstance(expected, Digest) else expected.digest))
             return checked(answer.body, expected, subject, answer.media_type)
 
         return await self._endpoints.ask(request)

@@ -40,7 +40,7 @@ def test_golden_texts_of_an_image_with_everything() -> None:
         Env=["PATH=/usr/bin:/bin", "A=two words", "EMPTY="],
         Entrypoint=["/opt/entry point.sh", "--flag=it's"],
         Cmd=["serve", "", "$HOME", "a\\b"],
-        WorkingDir="/work/space",
+        WorkingDir="/srv/space",
         Labels={"maintainer": "somebody", "description": "two\nlines", "a.b": ""},
         Volumes={"/var/data": {}, "/a": {}},
     ) == {
@@ -56,8 +56,8 @@ def test_golden_texts_of_an_image_with_everything() -> None:
             "# description two lines\n"
             "# a.b \n"
             "\n"
-            'mkdir -p "/work/space" 2> /dev/null\n'
-            'cd "/work/space" && unset OLDPWD || exit 1\n'
+            'mkdir -p "/srv/space" 2> /dev/null\n'
+            'cd "/srv/space" && unset OLDPWD || exit 1\n'
             "\n"
             "if [ -s /etc/rc.local ]; then\n"
             "    . /etc/rc.local\n"

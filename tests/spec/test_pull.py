@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from fastpull.errors import (
 from fastpull.layers.archive import archive
 from fastpull.oci import media_types
 from fastpull.progress import Committing, Event, LayerDone, LayerProgress, Resolved, Warned
+from fastpull.unpack import LayerWork
 from tests.support.layers import StoredLayer, file, folder, hardlink, publish, stored, symlink, whiteout
 from tests.support.registry import FaultyRegistry, corrupted, times
 from tests.support.trees import names
@@ -212,6 +214,32 @@ async def test_many_layers_and_few_connections(registry: FaultyRegistry, setting
     assert (tmp_path / "out/last").read_bytes() == b"69"
     assert len(names(tmp_path / "out")) == 71
     assert report.output.inodes == 72
+
+
+@pytest.mark.parametrize("kind", ["unpack", "verify"])
+async def test_the_largest_layer_is_the_first_however_long_its_opening_takes(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = publish(registry, *([file(f"f{size}", os.urandom(size))] for size in (2000, 90_000, 40_000, 10)))
+    find, work_on, sizes = Store.find, getattr(LayerWork, kind), []
+
+    def begun(work: LayerWork, *arguments: Any) -> Any:
+        sizes.append(work.layer.blob.size)
+        return work_on(work, *arguments)
+
+    def slowly(store: Store, digest: fastpull.Digest, *, touch: bool = True) -> Any:
+        time.sleep(len(registry.blobs.get(str(digest), b"")) / 1e6)
+        return find(store, digest, touch=touch)
+
+    monkeypatch.setattr(Store, "find", slowly)
+    monkeypatch.setattr(LayerWork, kind, begun)
+    async with fastpull.Client(replace(settings, workers=1)) as client:
+        if kind == "unpack":
+            await client.pull(reference, fastpull.Directory(tmp_path / "out"))
+        else:
+            assert (await client.warm([reference]))[0].error is None
+    assert len(sizes) == 4
+    assert sizes == sorted(sizes, reverse=True)
 
 
 async def test_the_smallest_memory_is_enough(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:

@@ -81,19 +81,6 @@ class Recorder:
 
 
 @pytest.fixture
-async def tokens() -> AsyncIterator[TokenServer]:
-    async with TokenServer() as running:
-        yield running
-
-
-@pytest.fixture
-async def guarded(tokens: TokenServer) -> AsyncIterator[GuardedRegistry]:
-    async with GuardedRegistry(tokens) as running:
-        publish(running, [file("a")])
-        yield running
-
-
-@pytest.fixture
 async def recorder(guarded: GuardedRegistry) -> AsyncIterator[Recorder]:
     async with Recorder(registry=guarded) as running:
         yield running

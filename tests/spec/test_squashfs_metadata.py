@@ -225,7 +225,7 @@ def test_a_file_may_be_larger_than_4_gib(reader: str, tmp_path: Path) -> None:
         time=TIME,
     )
     written = tmp_path / "image"
-    written.write_bytes(made.superblock + compressor.options() + b"end" + made.body)
+    written.write_bytes(b"".join((made.superblock, compressor.options(), b"end", *made.pieces)))
     with mounted(written, tmp_path / "root", reader) as root, (root / "large").open("rb") as opened:
         assert os.fstat(opened.fileno()).st_size == size
         opened.seek(-5, os.SEEK_END)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -31,19 +31,6 @@ from tests.support.registry import FaultyRegistry
 from tests.support.tokens import GuardedRegistry, TokenServer
 
 SCOPE = "repository:test/image:pull"
-
-
-@pytest.fixture
-async def tokens() -> AsyncIterator[TokenServer]:
-    async with TokenServer() as running:
-        yield running
-
-
-@pytest.fixture
-async def guarded(tokens: TokenServer) -> AsyncIterator[GuardedRegistry]:
-    async with GuardedRegistry(tokens) as running:
-        publish(running, [file("a")])
-        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ class Image:
         with path.open("wb") as file:
             file.seek(self._start)
             file.write(self._data)
-            file.write(self.metadata.body)
+            file.writelines(self.metadata.pieces)
             file.seek(0)
             file.write(self.metadata.superblock)
             file.write(self._compressor.options())

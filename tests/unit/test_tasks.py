@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fastpull.tasks import Budget, Strand, Turns, in_thread, task_group
+from fastpull.tasks import Budget, Passage, Strand, Turns, in_thread, task_group
 
 
 async def test_a_group_fails_with_its_first_error_itself() -> None:
@@ -87,6 +87,28 @@ async def test_turns_go_to_the_lowest_rank_first() -> None:
     first.release()
     await asyncio.gather(*tasks)
     assert order == [1, 2, 3, 4, 5]
+
+
+async def passed(patience: float, *seconds: float) -> list[int]:
+    """The numbers of tasks that take so long to come to a point, in the order in which they pass it."""
+    passage, order = Passage(patience), []
+
+    async def come(number: int) -> None:
+        go = passage.come()
+        await asyncio.sleep(seconds[number])
+        await go()
+        order.append(number)
+
+    await asyncio.gather(*map(come, range(len(seconds))))
+    return order
+
+
+async def test_a_passage_keeps_the_order_of_coming() -> None:
+    assert await passed(60, 0.05, 0.02, 0.0, 0.03) == [0, 1, 2, 3]
+
+
+async def test_nobody_waits_long_for_one_who_tarries() -> None:
+    assert await passed(0.02, 0.5, 0.0, 0.0) == [1, 2, 0]
 
 
 async def test_a_cancelled_wait_loses_no_turn() -> None:

@@ -43,11 +43,6 @@ class Metadata:
     clamped_times: int = 0
     dropped_xattrs: int = 0
 
-    @property
-    def body(self) -> bytes:
-        """All pieces."""
-        return b"".join(self.pieces)
-
 
 def make_metadata(
     tree: Tree,
