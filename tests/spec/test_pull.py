@@ -559,6 +559,10 @@ async def test_a_size_that_does_not_fit_is_refused(
         (gzip.compress(archive([hardlink("a", "nothing")])), LayerError),
         (gzip.compress(archive([file("a"), file("a/b")])), LayerError),
     ],
+    ids=[
+        "no-format", "no-tar", "short-tar", "short-gzip", "trailing-bytes", "bzip2", "escaping-path", "link-to-nothing",
+        "file-as-folder",
+    ],
 )  # fmt: skip
 async def test_a_layer_that_cannot_be_unpacked_is_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, blob: bytes, kind: type[FastpullError]
