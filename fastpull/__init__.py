@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from fastpull.cache.pins import Holder
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
+    from fastpull.cluster.cluster import Cluster
+    from fastpull.cluster.council import ClusterTerms
+    from fastpull.cluster.mpi import MpiFabric, open_mpi
+    from fastpull.cluster.report import ClusterReport, NodeReport
     from fastpull.config import (
         ACCESS,
         LIMITS,
@@ -77,6 +81,9 @@ _HOMES = {
     "Cache": "fastpull.cache.care",
     "CachedImage": "fastpull.cache.findings",
     "Client": "fastpull.client",
+    "Cluster": "fastpull.cluster.cluster",
+    "ClusterReport": "fastpull.cluster.report",
+    "ClusterTerms": "fastpull.cluster.council",
     "Descriptor": "fastpull.oci.descriptor",
     "Dialect": "fastpull.runtimes.base",
     "Digest": "fastpull.oci.digest",
@@ -98,6 +105,8 @@ _HOMES = {
     "Limits": "fastpull.config",
     "ListedImage": "fastpull.cache.findings",
     "Manifest": "fastpull.oci.manifest",
+    "MpiFabric": "fastpull.cluster.mpi",
+    "NodeReport": "fastpull.cluster.report",
     "Place": "fastpull.registry.keyring",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
@@ -123,6 +132,7 @@ _HOMES = {
     "Verified": "fastpull.cache.findings",
     "WarmReport": "fastpull.client",
     "effective_settings": "fastpull.config",
+    "open_mpi": "fastpull.cluster.mpi",
     "parse_age": "fastpull.values",
     "parse_size": "fastpull.values",
     "pull": "fastpull.client",
@@ -140,6 +150,9 @@ __all__ = [
     "Cache",
     "CachedImage",
     "Client",
+    "Cluster",
+    "ClusterReport",
+    "ClusterTerms",
     "Descriptor",
     "Dialect",
     "Digest",
@@ -161,6 +174,8 @@ __all__ = [
     "Limits",
     "ListedImage",
     "Manifest",
+    "MpiFabric",
+    "NodeReport",
     "Place",
     "Platform",
     "PullReport",
@@ -186,6 +201,7 @@ __all__ = [
     "WarmReport",
     "__version__",
     "effective_settings",
+    "open_mpi",
     "parse_age",
     "parse_size",
     "pull",

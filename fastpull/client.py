@@ -39,6 +39,7 @@ from fastpull.trace import Stage
 if TYPE_CHECKING:
     from fastpull.cache.images import FinishedImage
     from fastpull.cache.pins import Holder
+    from fastpull.cluster.cluster import Cluster
     from fastpull.engine import PullReport, Workshop
     from fastpull.layers.windows import Windows
     from fastpull.oci.image import Image
@@ -80,6 +81,7 @@ class Client:
         settings: by default those of the environment.
         cache: directory of the cache, in place of the settings' own.
         on_event: told what happens, on the event loop's thread.
+        cluster: of which this client is one node: what it `fastpull.Cluster.run`s comes from the registry once for all.
 
     Raises:
         InvalidSetting: from the constructor.
@@ -92,7 +94,9 @@ class Client:
         *,
         cache: str | os.PathLike[str] | None = None,
         on_event: OnEvent = ignore,
+        cluster: Cluster | None = None,
     ) -> None:
+        self._cluster = cluster
         self.settings = settings or Settings.load(cache=None if cache is None else os.fspath(cache))
         self._on_event = on_event
         self._keyring = Keyring(self.settings.access, on_warning=self._warn)
@@ -378,7 +382,8 @@ class Client:
 
     def _registry_source(self, text: str) -> Source:
         reference = self._registries.qualified(text)
-        return RegistrySource(self._registries.endpoints(reference), reference, self._means)
+        source = RegistrySource(self._registries.endpoints(reference), reference, self._means)
+        return source if self._cluster is None else self._cluster.source(source, reference, self._means)
 
     def _warn(self, subject: str, message: str) -> None:
         self._on_event(Warned(subject, message))

@@ -21,15 +21,21 @@
     ├── IntegrityError                            20   bytes that are not what their digest promised
     │   ├── DigestMismatch
     │   ├── SizeMismatch
-    │   └── DiffIdMismatch
+    │   ├── DiffIdMismatch
+    │   └── WindowDamaged
     ├── UnsupportedMediaType                      21   an artifact, a schema 1 image, an unknown layer format
     ├── DecompressError                           22   a corrupt or truncated gzip or zstd stream
     ├── TarError                                  23   a layer that is not a well-formed tar
     ├── LayerError                                24   a changeset that breaks the rules of image-spec's layer.md
     ├── LimitExceeded                             25   an image that takes more than it may
     ├── CacheError (OSError)                      30   the cache cannot be read or written
-    └── OutputError (OSError)                     31   the destination cannot be written
-        └── OutputExists (FileExistsError)
+    ├── OutputError (OSError)                     31   the destination cannot be written
+    │   └── OutputExists (FileExistsError)
+    └── ClusterError                              40   the ranks of a job cannot work together
+        ├── MpiError
+        ├── Disagreement
+        ├── RankFailed
+        └── RankLost
 
 Each class carries its facts as fields and makes its message from them, with the next step where there is one.
 No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
@@ -46,9 +52,11 @@ from typing import ClassVar, TypeVar
 __all__ = [
     "AccessDenied",
     "CacheError",
+    "ClusterError",
     "DecompressError",
     "DiffIdMismatch",
     "DigestMismatch",
+    "Disagreement",
     "FastpullError",
     "Forbidden",
     "IntegrityError",
@@ -61,10 +69,13 @@ __all__ = [
     "LayerError",
     "LimitExceeded",
     "MalformedDocument",
+    "MpiError",
     "NoMatchingPlatform",
     "NotFound",
     "OutputError",
     "OutputExists",
+    "RankFailed",
+    "RankLost",
     "RateLimited",
     "RegistryError",
     "SizeMismatch",
@@ -72,6 +83,7 @@ __all__ = [
     "TransportError",
     "UnexpectedAnswer",
     "UnsupportedMediaType",
+    "WindowDamaged",
 ]
 
 
@@ -365,6 +377,21 @@ class DiffIdMismatch(IntegrityError):
         return "The image's config and layers do not belong together; its author has to build it again"
 
 
+@dataclass(eq=False)
+class WindowDamaged(IntegrityError):
+    """What one rank sent to another arrived changed."""
+
+    sender: str
+    offset: int
+    size: int
+
+    def _message(self) -> str:
+        return f"bytes {self.offset} to {self.offset + self.size} of a blob were changed on their way from {self.sender}"
+
+    def _hint(self) -> str:
+        return "The fault is in the network, its driver or the memory of one of the two nodes; nothing was kept of it"
+
+
 # --- 21 to 24: what is in the image
 
 
@@ -501,6 +528,89 @@ class OutputExists(OutputError, FileExistsError):
 
     def _hint(self) -> str:
         return "Choose another, or replace it with --force"
+
+
+# --- 40: the ranks of a job
+
+
+class ClusterError(FastpullError):
+    """The ranks of a job cannot work together."""
+
+    exit_code = 40
+
+
+@dataclass(eq=False)
+class MpiError(ClusterError):
+    """There is no MPI, or it fails."""
+
+    reason: str
+    advice: str = ""
+
+    def _message(self) -> str:
+        return f"MPI: {self.reason}"
+
+    def _hint(self) -> str:
+        return self.advice
+
+
+@dataclass(eq=False)
+class Disagreement(ClusterError):
+    """Ranks of one job were started with different things, or in places that collide.
+
+    Attributes:
+        reason: what differs, with the ranks.
+        advice: what to do next.
+    """
+
+    reason: str
+    advice: str = ""
+
+    def _message(self) -> str:
+        return self.reason
+
+    def _hint(self) -> str:
+        return self.advice
+
+
+@dataclass(eq=False)
+class RankFailed(ClusterError):
+    """A rank could not do its part.
+
+    Attributes:
+        rank: which.
+        host: where it runs.
+        reason: its own error.
+        cause_exit_code: of that error's family.
+    """
+
+    rank: int
+    host: str
+    reason: str
+    cause_exit_code: int = 1
+
+    def _message(self) -> str:
+        return f"rank {self.rank} on {self.host}: {self.reason}"
+
+
+@dataclass(eq=False)
+class RankLost(ClusterError):
+    """Ranks have died, hang, or are cut off.
+
+    Attributes:
+        ranks: which, each with its host.
+        seconds: for so long nothing was heard of them, or nothing came of them.
+        doing: what was waited for.
+    """
+
+    ranks: tuple[str, ...]
+    seconds: float
+    doing: str
+
+    def _message(self) -> str:
+        return f"nothing from {', '.join(self.ranks)} for {self.seconds:.0f} s, while {self.doing}"
+
+    def _hint(self) -> str:
+        return "Look for what has become of them; what was downloaded stays in the caches, and is not fetched again"
 
 
 _ERRNO_HINTS = {

@@ -129,7 +129,60 @@ class Warned:
     message: str
 
 
-Event: TypeAlias = Resolved | Waiting | WaitingForImage | LayerProgress | LayerDone | Retrying | Committing | Warned
+@dataclass(frozen=True, slots=True)
+class NodeProgress:
+    """A node of an MPI job moved on.
+
+    Attributes:
+        source: the image.
+        rank: of the node.
+        host: its name.
+        size: of the image's blobs, in bytes.
+        read: how much of them the node has.
+    """
+
+    source: str
+    rank: int
+    host: str
+    size: int
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDone:
+    """A node of an MPI job has ended its work on an image.
+
+    Attributes:
+        source: the image.
+        rank: of the node.
+        host: its name.
+        seconds: since the job began with the image.
+        fetched: bytes of blobs that it got from the registry.
+        received: bytes of blobs that it got from other nodes.
+        error: why it failed; empty if it did not.
+    """
+
+    source: str
+    rank: int
+    host: str
+    seconds: float
+    fetched: int
+    received: int
+    error: str
+
+
+Event: TypeAlias = (
+    Resolved
+    | Waiting
+    | WaitingForImage
+    | LayerProgress
+    | LayerDone
+    | Retrying
+    | Committing
+    | Warned
+    | NodeProgress
+    | NodeDone
+)
 OnEvent: TypeAlias = Callable[[Event], None]
 
 

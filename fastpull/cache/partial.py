@@ -122,7 +122,7 @@ class Partial:
         with self._changed:
             return self._extents.total
 
-    def write(self, offset: int, pieces: Sequence[bytes]) -> None:
+    def write(self, offset: int, pieces: Sequence[bytes | memoryview]) -> None:
         """Writes consecutive pieces at ``offset``, and remembers them in the journal. Blocks; call it off the loop.
 
         Raises:

@@ -15,6 +15,8 @@ from fastpull.progress import (
     Event,
     LayerDone,
     LayerProgress,
+    NodeDone,
+    NodeProgress,
     Resolved,
     Retrying,
     Waiting,
@@ -67,7 +69,7 @@ def console_for(options: argparse.Namespace, data_to: TextIO | None = None) -> C
     if options.quiet:
         return QuietConsole(data_to)
     if sys.stderr.isatty():
-        return LiveConsole(options.verbose, data_to)
+        return LiveConsole(options.verbose, data_to, shows_nodes=getattr(options, "mpi", False))
     return LineConsole(options.verbose, data_to)
 
 
@@ -128,6 +130,7 @@ class LineConsole(QuietConsole):
         super().__init__(data_to)
         self._verbose = verbose
         self._layers: dict[tuple[str, str], LayerProgress] = {}
+        self._nodes: dict[tuple[str, int], NodeProgress] = {}
         self._sizes: dict[str, int] = {}
         self._last = time.monotonic()
 
@@ -138,6 +141,9 @@ class LineConsole(QuietConsole):
         if isinstance(event, LayerProgress):
             self._layers[event.source, str(event.digest)] = event
             self._tell_progress(event.source)
+        elif isinstance(event, NodeProgress):
+            self._nodes[event.source, event.rank] = event
+            self._tell_nodes(event.source)
         elif words := self._words(event):
             self._say(words)
 
@@ -162,6 +168,11 @@ class LineConsole(QuietConsole):
                 return f"warning: {reason} (again in {pause:.1f} s from {host})"
             case Committing(source, entries) if self._verbose:
                 return f"{source}: finishing the output of {entries} entries"
+            case NodeDone(error=""):
+                how = f"{size_of(event.fetched)} from the registry, {size_of(event.received)} from other nodes"
+                return f"{event.source}: {_node(event)} done after {event.seconds:.1f} s, {how}"
+            case NodeDone(source, error=error):
+                return f"{source}: {_node(event)} failed after {event.seconds:.1f} s: {error}"
             case Warned(source, message):
                 return f"warning: {source}: {message}"
         return ""
@@ -173,9 +184,23 @@ class LineConsole(QuietConsole):
             read = sum(layer.read for layer in self._layers.values() if layer.source == source)
             self._say(f"{source}: {size_of(read)} of {size_of(self._sizes.get(source, 0))}")
 
+    def _tell_nodes(self, source: str) -> None:
+        now = time.monotonic()
+        if now - self._last >= _LINE_SECONDS:
+            self._last = now
+            nodes = [node for node in self._nodes.values() if node.source == source]
+            whole = sum(node.read >= node.size for node in nodes)
+            least = min(nodes, key=lambda node: node.read)
+            sizes = f"{size_of(sum(node.read for node in nodes))} of {size_of(sum(node.size for node in nodes))}"
+            self._say(f"{source}: {whole} of {len(nodes)} nodes have all, {sizes}; {_node(least)} has least")
+
 
 class LiveConsole(LineConsole):
-    """Tells with a line per layer that moves; for terminals."""
+    """Tells with a line per layer, or per node of an MPI job, that moves; for terminals."""
+
+    def __init__(self, verbose: bool, data_to: TextIO | None = None, *, shows_nodes: bool = False) -> None:
+        super().__init__(verbose, data_to)
+        self._shows_nodes = shows_nodes
 
     def __enter__(self) -> Self:
         from rich.console import Console as Terminal  # noqa: PLC0415  # only a terminal has to load it
@@ -200,13 +225,17 @@ class LiveConsole(LineConsole):
     def on_event(self, event: Event) -> None:
         """Moves the lines, and prints above them what is to stay."""
         match event:
-            case Resolved(image):
+            case Resolved(image) if not self._shows_nodes:
                 for layer in image.layers:
                     self._line(image.source, layer.blob.digest, layer.blob.size)
             case LayerProgress():
                 self._show(event, "unpacking" if event.unpacked else "")
             case LayerDone():
                 self._show(event, "was cached" if event.was_cached else "done")
+            case NodeProgress():
+                self._show_node(event, event.read, "")
+            case NodeDone():
+                self._show_node(event, None, "failed" if event.error else "done")
             case Committing():
                 for task in self._tasks.values():
                     self._progress.update(task, state="finishing")
@@ -228,11 +257,22 @@ class LiveConsole(LineConsole):
         visible = len(self._tasks) <= _MAX_LIVE_LINES or not is_done
         self._progress.update(task, completed=read, state=state, visible=visible)
 
+    def _show_node(self, event: NodeProgress | NodeDone, read: int | None, state: str) -> None:
+        key, size = (event.source, _node(event)), self._sizes.get(event.source)
+        if key not in self._tasks:
+            visible = len(self._tasks) < _MAX_LIVE_LINES
+            self._tasks[key] = self._progress.add_task(_node(event), total=size, state="", visible=visible)
+        self._progress.update(self._tasks[key], completed=read, state=state)
+
     def _say(self, line: str) -> None:
         if getattr(self, "_progress", None) is not None and self._progress.live.is_started:
             self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
             super()._say(line)
+
+
+def _node(event: NodeProgress | NodeDone) -> str:
+    return f"rank {event.rank} on {event.host}"
 
 
 def _layers(count: int, size: int) -> str:

@@ -20,6 +20,7 @@ from fastpull.cli.arguments import (
     settings_of,
 )
 from fastpull.cli.console import Console, console_for
+from fastpull.cli.mpi import add_mpi_arguments, run_on_nodes
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
 from fastpull.errors import FastpullError, InvalidSetting, OutputError, from_os_error
@@ -42,6 +43,7 @@ examples:
   fastpull pull debian:12 -o bundle/ --for bundle             then: runc run -b bundle/ name
   fastpull pull debian:12 --for enroot --for charliecloud
   fastpull pull debian:12 -o image.sqsh --keep-images         the next one takes it out of the cache
+  srun --mpi=pmix fastpull pull --mpi debian:12 -o /local/debian.sqsh
   fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
 An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
@@ -103,6 +105,7 @@ def add_verb(verbs: Any) -> None:
         "--digest-file", metavar="FILE", help="write the digest of the manifest there when the output is complete"
     )
     add_settings(parser, "keep_images", "share_images", "sync")
+    add_mpi_arguments(parser)
     add_client_arguments(parser)
     add_limit_arguments(parser)
     add_output_arguments(parser)
@@ -138,6 +141,8 @@ def _run(options: argparse.Namespace) -> int:
         hard_link=options.hardlink or None,
         settings=settings,
     )
+    if options.mpi:
+        return _run_on_nodes(options, settings, output, sink)
     trace_file = _trace_file(options.trace, output)
     with console_for(options, sys.stderr if to_stdout else None) as console:
         try:
@@ -150,6 +155,25 @@ def _run(options: argparse.Namespace) -> int:
         _write_digest(options.digest_file, report.image.digest)
     console.result(report, _words(report), str(report.image.digest))
     return 0
+
+
+def _run_on_nodes(
+    options: argparse.Namespace, settings: fastpull.Settings, output: str, sink: fastpull.Sink
+) -> int:
+    if output == "-":
+        raise InvalidSetting("-o -", "with --mpi each node makes a file or a directory of its own, name it")
+    if options.trace is not None:
+        raise InvalidSetting("--trace", "it is for one node, call fastpull without --mpi")
+
+    async def work(
+        client: fastpull.Client, source: str, options: argparse.Namespace
+    ) -> tuple[fastpull.PullReport, str, str]:
+        report = await client.pull(source, sink, options.platform, runtimes=options.runtimes)
+        if options.digest_file is not None:
+            _write_digest(options.digest_file, report.image.digest)
+        return report, _words(report), str(report.image.digest)
+
+    return run_on_nodes(options, settings, [options.source], work, [output])
 
 
 def _write_digest(path: str, digest: fastpull.Digest) -> None:

@@ -16,6 +16,7 @@ from fastpull.cli.arguments import (
     settings_of,
 )
 from fastpull.cli.console import Console, console_for
+from fastpull.cli.mpi import add_mpi_arguments, run_on_nodes
 from fastpull.cli.running import run
 from fastpull.errors import InvalidSetting
 
@@ -24,6 +25,7 @@ examples:
   fastpull warm debian:12 quay.io/fedora/fedora:41
   fastpull warm -f images.txt --jobs 8 --cache /shared/fastpull
   squeue-images | fastpull warm -f -
+  mpirun -n 500 --map-by node fastpull warm --mpi debian:12 --cache /local/fastpull
   fastpull warm --edf ~/.edf/pytorch.toml ~/.edf/jax.toml
 
 A file has one source a line; empty lines and those that begin with # do not count.
@@ -54,6 +56,7 @@ def add_verb(verbs: Any) -> None:
     )
     parser.add_argument("--jobs", metavar="N", type=int, default=4, help="images side by side (4)")
     add_settings(parser, "sync")
+    add_mpi_arguments(parser)
     add_client_arguments(parser)
     add_output_arguments(parser)
     parser.set_defaults(run=_run)
@@ -69,6 +72,8 @@ def _run(options: argparse.Namespace) -> int:
     with console_for(options) as console:
         environments = [read_environment(name, console, verbose=options.verbose) for name in options.edf]
         sources += [found.image for found in environments if found.image and found.image_file is None]
+        if options.mpi:
+            return run_on_nodes(options, settings, list(dict.fromkeys(sources)), _warm_one)
         reports = run(_warm(sources, options, settings, console))
     for report in reports:
         if report.error is not None:
@@ -83,6 +88,15 @@ async def _warm(
 ) -> list[fastpull.WarmReport]:
     async with fastpull.Client(settings, on_event=console.on_event) as client:
         return await client.warm(sources, jobs=options.jobs, platform=options.platform)
+
+
+async def _warm_one(
+    client: fastpull.Client, source: str, options: argparse.Namespace
+) -> tuple[fastpull.WarmReport, str, str]:
+    [report] = await client.warm([source], platform=options.platform)
+    if report.error is not None:
+        raise report.error
+    return report, "", f"{report.image.digest if report.image else ''} {source}"
 
 
 def _read(path: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from fastpull.errors import FastpullError, RateLimited, TransportError
 from fastpull.meter import clock, waiting
@@ -35,6 +35,7 @@ STREAM_COST = 4 * MIB
 """What one connection may hold in memory: its receive buffer, a batch that grows and one that is written."""
 
 Span = tuple[int, int]
+Piece = TypeVar("Piece", bytes, memoryview, bytes | memoryview)
 
 
 class Target(Protocol):
@@ -213,7 +214,7 @@ class Download:
             )
 
 
-def clipped(offset: int, piece: bytes, gaps: Iterable[Span]) -> Iterator[tuple[int, bytes]]:
+def clipped(offset: int, piece: Piece, gaps: Iterable[Span]) -> Iterator[tuple[int, Piece]]:
     """The parts of a piece that fill gaps: what is there already is never written again."""
     end = offset + len(piece)
     for start, stop in gaps:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
+    from fastpull.registry.download import Target
     from fastpull.registry.endpoints import Endpoint, Endpoints
     from fastpull.sources.base import Blob
 
@@ -65,7 +66,7 @@ class Means:
     on_event: OnEvent
 
 
-class _Cached:
+class Cached:
     """A blob that the cache has."""
 
     is_fresh = False
@@ -93,7 +94,7 @@ class _Cached:
         await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
 
 
-class _Coming:
+class Coming:
     """A blob that is being downloaded into the cache.
 
     Args:
@@ -265,7 +266,7 @@ class RegistrySource:
     @asynccontextmanager
     async def open_blob(self, descriptor: Descriptor, rank: int, part: Part) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
-        cached = await self._find(descriptor)
+        cached = await self.find(descriptor)
         if cached is None:
             lock = self._means.store.lock(descriptor.digest)
             if not lock.try_acquire():
@@ -273,7 +274,7 @@ class RegistrySource:
                 with part.lane(Stage.DOWNLOAD) as lane, waiting(lane, Wait.OTHERS):
                     await lock.acquire()
             try:
-                cached = await self._find(descriptor)  # published while we waited
+                cached = await self.find(descriptor)  # published while we waited
                 if cached is None:
                     async with self._download(descriptor, rank, lock, part) as coming:
                         yield coming
@@ -281,11 +282,16 @@ class RegistrySource:
             finally:
                 lock.release()
         try:
-            yield _Cached(self._means, cached)
+            yield Cached(self._means, cached)
         finally:
             cached.close()
 
-    async def _find(self, descriptor: Descriptor) -> CachedBlob | None:
+    async def find(self, descriptor: Descriptor) -> CachedBlob | None:
+        """The blob, if the cache has it, to be closed by the caller.
+
+        Raises:
+            SizeMismatch: it has another size than the descriptor says.
+        """
         store, executor = self._means.store, self._means.executor
         blob = await in_thread(executor, store.find, descriptor.digest, dispose=_close)
         if blob is None or blob.size == descriptor.size:
@@ -328,9 +334,27 @@ class RegistrySource:
         try:
             async with task_group() as group:  # a failed download ends at once what is done with the blob
                 group.create_task(self._ask_for_blob(descriptor, fetch, liars))
-                yield _Coming(means, partial, blame)
+                yield Coming(means, partial, blame)
         finally:
             partial.close()
+
+    async def fetch(self, descriptor: Descriptor, target: Target, rank: int, part: Part) -> None:
+        """Fetches what a target lacks of a blob, and no more.
+
+        Args:
+            descriptor: of the blob.
+            target: gets the bytes; nobody has verified them.
+            rank, part: as for `open_blob`.
+
+        Raises:
+            FastpullError: no place gives them. What came is in the target.
+        """
+        self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
+
+        async def fetch(endpoint: Endpoint) -> None:
+            await self._fetch_blob(endpoint, descriptor, target, rank, part)
+
+        await self._ask_for_blob(descriptor, fetch, self._liars.get(descriptor.digest, set()))
 
     async def _ask_for_blob(
         self, descriptor: Descriptor, fetch: Callable[[Endpoint], Awaitable[None]], liars: set[Endpoint]
@@ -345,13 +369,13 @@ class RegistrySource:
             raise NotFound(f"non-distributable layer {descriptor.digest}", error.where, advice) from error
 
     async def _fetch_blob(
-        self, endpoint: Endpoint, descriptor: Descriptor, partial: Partial, rank: int, part: Part
+        self, endpoint: Endpoint, descriptor: Descriptor, target: Target, rank: int, part: Part
     ) -> None:
         download = Download(
             endpoint.client,
             endpoint.repository,
             descriptor,
-            partial,
+            target,
             rank=rank,
             budget=self._means.budget,
             executor=self._means.executor,

@@ -32,6 +32,7 @@ ROOMS = [
     "cache",
     "layers",
     "sources",
+    "cluster",
     "runtimes",
     "sinks",
     "tracefile",

@@ -1,0 +1,180 @@
+"""``--mpi``: a verb on all nodes of a job, told by rank 0."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import fastpull
+from fastpull.cli.console import QuietConsole, console_for
+from fastpull.cli.running import Interrupted, run
+from fastpull.cli.words import size_of
+from fastpull.errors import FastpullError, InvalidSetting
+
+if TYPE_CHECKING:
+    from fastpull.cli.console import Console
+
+Work = Callable[[fastpull.Client, str, argparse.Namespace], Awaitable[tuple[Any, str, str]]]
+"""Brings a source to this node; gives what has come of it, in words, and as data for scripts."""
+
+_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_SAME = ("platform", "format", "runtimes", "owner", "no_fragments", "mtime", "best_effort", "rank_is_node")
+_SAME_SETTINGS = ("compression", "block_size", "pull", "keep_images")
+
+
+def add_mpi_arguments(parser: argparse.ArgumentParser) -> None:
+    """What concerns jobs on many nodes."""
+    group = parser.add_argument_group("many nodes", "started by mpirun or srun, one rank for each; docs/mpi.md")
+    group.add_argument(
+        "--mpi", action="store_true", help="get each byte from the registry once for all nodes of the MPI job"
+    )
+    group.add_argument(
+        "--best-effort", action="store_true", help="go on without a node that fails, dies or hangs"
+    )
+    group.add_argument(
+        "--mpi-timeout", metavar="SECONDS", type=float, default=60.0, help="a silent rank counts as lost then (60)"
+    )
+    group.add_argument(
+        "--mpi-stall", metavar="SECONDS", type=float, default=300.0, help="nothing may stand still for so long (300)"
+    )
+    group.add_argument(
+        "--rank-is-node", action="store_true", help="every rank is a node of its own, also several on one machine"
+    )
+
+
+def run_on_nodes(
+    options: argparse.Namespace,
+    settings: fastpull.Settings,
+    sources: Sequence[str],
+    work: Work,
+    outputs: Sequence[str] = (),
+) -> int:
+    """Runs a verb on all nodes of the MPI job that this process is a rank of; returns the exit code of all.
+
+    Args:
+        options: of the command line.
+        settings: of this node.
+        sources: the images, one after the other.
+        work: what is to be done with each.
+        outputs: paths that this node makes.
+    """
+    if options.mpi_timeout <= 0 or options.mpi_stall <= 0:
+        raise InvalidSetting("--mpi-timeout, --mpi-stall", "seconds have to be more than 0")
+    if options.password_stdin:
+        raise InvalidSetting("--password-stdin", "only one rank has a standard input; use FASTPULL_PASSWORD")
+    job = _Job(options, settings, sources, work, outputs)
+    try:
+        code = run(job.run())
+    except Interrupted:
+        job.abort(130)
+        raise
+    except FastpullError as error:
+        if _is_first():
+            raise
+        return error.exit_code
+    if not job.is_whole:
+        job.abort(code)
+    return code
+
+
+def _is_first() -> bool:
+    """Whether this is rank 0, or no launcher says which rank it is: told where there is no MPI that could tell."""
+    return next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0"
+
+
+class _Job:
+    """One rank's run.
+
+    Attributes:
+        is_whole: all ranks have ended as they should.
+    """
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        settings: fastpull.Settings,
+        sources: Sequence[str],
+        work: Work,
+        outputs: Sequence[str],
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._sources = sources
+        self._work = work
+        self._outputs = outputs
+        self._fabric: fastpull.MpiFabric | None = None
+        self._code = 0
+        self.is_whole = True
+
+    async def run(self) -> int:
+        options = self._options
+        fabric = self._fabric = await fastpull.open_mpi(options.mpi_timeout)
+        with console_for(options) if fabric.rank == 0 else QuietConsole() as console:
+            terms = fastpull.ClusterTerms(options.mpi_timeout, options.mpi_stall, options.best_effort)
+            cluster = fastpull.Cluster(
+                fabric,
+                self._settings.cache,
+                terms,
+                asked=self._asked(),
+                outputs=self._outputs,
+                each_rank=options.rank_is_node,
+                on_event=console.on_event,
+            )
+            try:
+                async with cluster:
+                    if cluster.works:
+                        await self._run_sources(cluster, console)
+                    else:
+                        await cluster.idle()
+            except FastpullError as error:
+                self._failed(error, cluster, console)
+            code, self.is_whole = await cluster.leave(self._code)
+        return code
+
+    def abort(self, code: int) -> None:
+        """Ends the job by force: some rank will not end by itself."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._fabric is not None:
+            self._fabric.abort(code)
+
+    def _asked(self) -> dict[str, str]:
+        asked = {name: getattr(self._options, name, None) for name in _SAME}
+        asked |= {name: getattr(self._settings, name) for name in _SAME_SETTINGS}
+        asked["platform"] = asked["platform"] or fastpull.Platform.of_host()
+        asked["sources"] = " ".join(self._sources)
+        asked["output"] = bool(self._outputs)
+        return {name: str(value) for name, value in asked.items()}
+
+    async def _run_sources(self, cluster: fastpull.Cluster, console: Console) -> None:
+        async with fastpull.Client(self._settings, on_event=cluster.on_event, cluster=cluster) as client:
+            for source in self._sources:
+                try:
+                    result, report = await cluster.run(source, lambda: self._work(client, source, self._options))
+                except FastpullError as error:
+                    self._failed(error, cluster, console)
+                    if cluster.is_broken:
+                        return
+                    continue
+                if report is not None:
+                    _, words, data = result or (None, "", f"{report.digest} {source}")
+                    console.result(report, "\n".join(filter(None, (words, _words(report)))), data)
+
+    def _failed(self, error: FastpullError, cluster: fastpull.Cluster, console: Console) -> None:
+        self._code = self._code or error.exit_code
+        if cluster.is_root or cluster.is_orphaned:
+            console.failure(error)
+
+
+def _words(report: fastpull.ClusterReport) -> str:
+    done = [node for node in report.nodes if not node.error]
+    words = [
+        f"{report.source}: on {len(done)} of {len(report.nodes) + len(report.lost)} nodes",
+        f"the first after {report.seconds_to_first:.1f} s, the last after {report.seconds_to_all:.1f} s",
+        f"{size_of(report.registry_bytes)} from the registry for an image of {size_of(report.size)}",
+        f"{size_of(report.exchanged_bytes)} between nodes",
+    ]
+    return ", ".join(words)

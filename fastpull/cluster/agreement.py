@@ -1,0 +1,125 @@
+"""What the ranks of a job have to agree on before they begin: pure comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from fastpull.errors import Disagreement
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a rank says of itself.
+
+    Attributes:
+        host: its name.
+        node: the lowest rank of those on the same node.
+        version: of fastpull.
+        asked: what it was asked for, by the name of the option; the same on all ranks.
+    """
+
+    host: str
+    node: int
+    version: str
+    asked: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Self:
+        """From what `to_value` made."""
+        return cls(value["host"], value["node"], value["version"], value["asked"])
+
+    def to_value(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def check_agreement(hellos: Mapping[int, Hello]) -> None:
+    """Compares what all ranks say with what rank 0 says.
+
+    Raises:
+        Disagreement: they differ; it names what, and the ranks.
+    """
+    first = hellos[0]
+    differing = _differing(hellos, lambda hello: hello.version)
+    if differing:
+        reason = f"the ranks run different versions of fastpull: {first.version} on rank 0, {differing}"
+        raise Disagreement(reason, "Start the same program on all nodes")
+    names = sorted({name for hello in hellos.values() for name in hello.asked})
+    for name in names:
+        differing = _differing(hellos, lambda hello: hello.asked.get(name, "nothing"))
+        if differing:
+            mine = first.asked.get(name, "nothing")
+            reason = f"the ranks were not asked for the same ({name}): {mine} on rank 0, {differing}"
+            raise Disagreement(reason, "Give all ranks the same arguments, environment and configuration files")
+
+
+def _differing(hellos: Mapping[int, Hello], value_of: Any) -> str:
+    """Who says something else than rank 0: ``zstd:3 on ranks 1 to 3``."""
+    others: dict[str, list[int]] = {}
+    for rank, hello in sorted(hellos.items()):
+        if value_of(hello) != value_of(hellos[0]):
+            others.setdefault(value_of(hello), []).append(rank)
+    return ", ".join(f"{value} on {name_ranks(ranks)}" for value, ranks in others.items())
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words: ``rank 3``, ``ranks 1 to 3 and 7``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [word for run in runs for word in _run_words(run)]
+    listed = f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
+
+
+def _run_words(run: Sequence[int]) -> list[str]:
+    return [f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(rank) for rank in run]
+
+
+def elect(hellos: Mapping[int, Hello], *, each_rank: bool) -> list[int]:
+    """The ranks that work: one of each node, the lowest.
+
+    Args:
+        hellos: of all ranks.
+        each_rank: every rank counts as a node of its own.
+    """
+    if each_rank:
+        return sorted(hellos)
+    return sorted({min(rank for rank, other in hellos.items() if other.node == hello.node) for hello in hellos.values()})
+
+
+def check_claims(claims: Mapping[int, Mapping[str, Mapping[str, Any]]], hosts: Mapping[int, str]) -> None:
+    """Looks whether ranks work in directories of their own.
+
+    Args:
+        claims: what came of each rank's claims, by what the directory is for: its ``path``, and the rank that was there
+            before as ``owner``, or None.
+        hosts: of the ranks.
+
+    Raises:
+        Disagreement: two ranks have the same directory; or another process's.
+    """
+    for kind in sorted({kind for found in claims.values() for kind in found}):
+        sharing = [rank for rank, found in claims.items() if kind in found and found[kind]["owner"] is not None]
+        if sharing:
+            owners = {int(claims[rank][kind]["owner"]) for rank in sharing}
+            ranks = sorted({*owners, *sharing})
+            own = sorted(rank for rank, found in claims.items() if kind in found and rank not in ranks)
+            path = claims[sharing[0]][kind]["path"]
+            named = ", ".join(f"rank {rank} on {hosts.get(rank, '?')}" for rank in ranks[:8])
+            more = f" and {len(ranks) - 8} others" if len(ranks) > 8 else ""
+            rest = f"; {name_ranks(own)} have their own" if own else ""
+            raise Disagreement(f"the {kind} {path} is the same directory for {named}{more}{rest}", _ADVICE[kind])
+
+
+_ADVICE = {
+    "cache": "With --mpi each node needs a cache on a disk of its own (--cache, FASTPULL_CACHE); for a cache that nodes "
+    "share call fastpull without --mpi: one node downloads then, and the others wait",
+    "output": "With --mpi each node makes an output on a disk of its own; for one on a shared filesystem call fastpull "
+    "once, without --mpi",
+}

@@ -1,0 +1,93 @@
+"""What rank 0 knows of an image on all nodes, and decides."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fastpull.cluster.council import Council
+from fastpull.cluster.exchange import Chair
+from fastpull.cluster.report import ClusterReport, NodeReport
+from fastpull.progress import NodeDone, OnEvent
+
+if TYPE_CHECKING:
+    from fastpull.cluster.errand import Errand
+
+
+class Lead:
+    """One image, seen from rank 0.
+
+    Args:
+        errand: rank 0's own part.
+        members: the ranks that take part.
+        council: of the job.
+        on_event: told of each node that is done.
+
+    Attributes:
+        members: those of them that are there.
+        ranks: how many.
+    """
+
+    def __init__(self, errand: Errand, members: list[int], council: Council, on_event: OnEvent) -> None:
+        self._errand = errand
+        self._council = council
+        self._on_event = on_event
+        self._began = time.monotonic()
+        self._chair: Chair | None = None
+        self._reports: dict[int, NodeReport] = {}
+        self._failures: list[dict[str, Any]] = []
+        self.members = [rank for rank in members if rank not in council.lost]
+        self.ranks = len(self.members)
+
+    def plan(self) -> None:
+        """Takes the chair of the exchange, once the image is resolved."""
+        self._chair = Chair(self._errand.number, self._errand.blob_sizes, self.ranks, self.members, self._council)
+        for rank in {*self._council.lost, *(failure["rank"] for failure in self._failures)}:
+            self._chair.drop(rank)
+
+    def unfinished(self) -> list[int]:
+        """The ranks that have not said what has come of their part."""
+        return [rank for rank in self.members if rank not in self._reports and rank not in self._council.lost]
+
+    def on_failed(self, rank: int, failure: dict[str, Any]) -> None:
+        """A rank can do no more: all stop, or go on without it."""
+        self._failures.append({**failure, "rank": rank})
+        if not self._council.terms.best_effort:
+            if len(self._failures) == 1:
+                self._council.post_all(self.members, "stop", {"image": self._errand.number, **self._failures[0]})
+        elif self._chair is not None:
+            self._chair.drop(rank)
+
+    def on_lost(self, rank: int) -> None:
+        """A rank is not counted on any more, and the job goes on."""
+        if self._chair is not None:
+            self._chair.drop(rank)
+
+    def on_finished(self, rank: int, value: dict[str, Any]) -> None:
+        """A rank has done its part."""
+        seconds = round(time.monotonic() - self._began, 3)
+        report = NodeReport(rank, self._council.hosts.get(rank, "?"), seconds, **value["report"])
+        self._reports[rank] = report
+        done = NodeDone(
+            self._errand.source, rank, report.host, seconds, report.fetched, report.received, report.error
+        )
+        self._on_event(done)
+
+    def verdict(self) -> dict[str, Any] | None:
+        """Why the image is not to be had; None if it is, on one node at least, or on all where that is asked for."""
+        if self._failures and (not self._council.terms.best_effort or all(one.error for one in self._reports.values())):
+            return self._failures[0]
+        return None
+
+    def report(self) -> ClusterReport:
+        """What has come of it."""
+        errand, image = self._errand, self._errand.image
+        lost = [rank for rank in self.members if rank in self._council.lost]
+        digest = image.digest if image else None
+        return ClusterReport.of(errand.source, digest, sum(errand.blob_sizes), list(self._reports.values()), lost)
+
+    def close(self) -> None:
+        """Nothing is waited for any more."""
+        if self._chair is not None:
+            self._chair.close()

@@ -1,0 +1,140 @@
+"""Who fetches and who serves what: pure decisions, without a fabric and without a clock.
+
+Every blob is cut into stretches. One that some rank has is served by such a rank, and never fetched; any other is
+fetched by one rank. A rank that has nothing to do takes the next stretch, in the same order on every run: so a slow rank
+does less, and nobody waits for it longer than for one stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MIB = 1 << 20
+STRETCH_SIZE = 16 * MIB
+"""Of a large blob: a request's round trip is small beside it."""
+_MIN_STRETCH = 2 * MIB
+_SHARES = 4  # stretches for each rank of an image that is small for its ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a blob that one rank brings to all who lack it.
+
+    Attributes:
+        number: within the image.
+        blob: number of the blob within the image.
+        start, stop: within the blob, in bytes.
+    """
+
+    number: int
+    blob: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a rank has of an image, and whether it wants the rest.
+
+    Attributes:
+        has: for each stretch whether all of it is there.
+        wants: what is not there is to come; otherwise the rank only serves.
+    """
+
+    has: tuple[bool, ...]
+    wants: bool
+
+
+def cut(sizes: Sequence[int], ranks: int) -> tuple[Stretch, ...]:
+    """Cuts blobs into stretches, in the order in which they are fetched: the largest blob first, as the engine reads.
+
+    Args:
+        sizes: of the blobs, in bytes.
+        ranks: that share the work.
+    """
+    share = sum(sizes) // (ranks * _SHARES) // MIB * MIB
+    length = min(STRETCH_SIZE, max(_MIN_STRETCH, share))
+    stretches: list[Stretch] = []
+    for blob in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        for start in range(0, sizes[blob], length):
+            stretches.append(Stretch(len(stretches), blob, start, min(start + length, sizes[blob])))
+    return tuple(stretches)
+
+
+class Plan:
+    """The work on an image that is left.
+
+    Args:
+        stretches: of the image.
+        holdings: of the ranks that take part.
+    """
+
+    def __init__(self, stretches: Sequence[Stretch], holdings: Mapping[int, Holding]) -> None:
+        self._wanting = {rank for rank, holding in holdings.items() if holding.wants}
+        self._holders = [
+            {rank for rank, holding in holdings.items() if holding.has[stretch.number]} for stretch in stretches
+        ]
+        self._left = [stretch.number for stretch in stretches if self._wanting - self._holders[stretch.number]]
+        self._taken: dict[int, int] = {}  # who has which
+
+    def take(self, rank: int) -> int | None:
+        """The next stretch for a rank to bring; None where there is no more for it."""
+        for at, number in enumerate(self._left):
+            holders = self._holders[number]
+            if rank in holders or (not holders and rank in self._wanting):
+                del self._left[at]
+                self._taken[number] = rank
+                return number
+        return None
+
+    def bring(self, number: int) -> None:
+        """Takes note that a stretch has left the rank that took it."""
+        self._taken.pop(number, None)
+
+    def debtors(self) -> dict[int, list[int]]:
+        """The ranks that took stretches and have not brought them."""
+        found: dict[int, list[int]] = {}
+        for number, rank in self._taken.items():
+            found.setdefault(rank, []).append(number)
+        return found
+
+
+def receivers(holdings: Mapping[int, Holding], number: int) -> list[int]:
+    """The ranks that lack a stretch and want it, in the order of their numbers."""
+    return sorted(rank for rank, holding in holdings.items() if holding.wants and not holding.has[number])
+
+
+def next_ranks(rank: int, origin: int, wanting: Sequence[int], turn: int, fan_out: int) -> list[int]:
+    """To whom a rank sends a window on.
+
+    The ranks stand in a tree, whose root is the one that has fetched or read the window. Who stands where turns from
+    stretch to stretch, so that all send about as much as they receive.
+
+    Args:
+        rank: that has the window.
+        origin: the root.
+        wanting: the ranks that lack it, in the order of their numbers.
+        turn: how far the order is turned: the number of the stretch.
+        fan_out: to how many others each sends; 1 makes a chain of the tree.
+    """
+    others = [one for one in wanting if one != origin]
+    if not others:
+        return []
+    first = turn % len(others)
+    line = [origin, *others[first:], *others[:first]]
+    if rank not in line:
+        return []
+    child = line.index(rank) * fan_out + 1
+    return line[child : child + fan_out]
+
+
+def to_bits(values: Sequence[bool]) -> str:
+    """Truth values as a hexadecimal number, the first as its lowest bit."""
+    return f"{sum(1 << number for number, value in enumerate(values) if value):x}"
+
+
+def from_bits(text: str, count: int) -> tuple[bool, ...]:
+    """So many truth values of a hexadecimal number."""
+    bits = int(text, 16)
+    return tuple(bool(bits >> number & 1) for number in range(count))

@@ -1,0 +1,167 @@
+"""One blob on this rank, while its bytes are exchanged: in the cache, or growing there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fastpull.cache.extents import Extents
+from fastpull.errors import CacheError, from_os_error
+from fastpull.registry.download import clipped
+
+if TYPE_CHECKING:
+    from fastpull.cache.partial import Partial
+    from fastpull.cache.store import CachedBlob
+    from fastpull.oci.descriptor import Descriptor
+
+Span = tuple[int, int]
+
+
+class Shelf:
+    """The bytes of a blob that this rank has, to be read by whoever sends them on.
+
+    They stay readable when the engine publishes the blob, or throws it away.
+
+    Args:
+        descriptor: of the blob.
+        cached: the blob, if the cache has it.
+        partial: where it grows otherwise.
+
+    Attributes:
+        partial: see above.
+        is_settled: the engine has it, and will publish it or throw it away.
+    """
+
+    def __init__(self, descriptor: Descriptor, cached: CachedBlob | None, partial: Partial | None) -> None:
+        self.descriptor = descriptor
+        self.partial = partial
+        self.is_settled = False
+        self._cached = cached
+        self._lock = threading.Lock()
+        self._there, self._claimed = Extents(), Extents()
+        self._fd = -1
+        if cached is not None:
+            self._there.add(0, descriptor.size)
+        elif partial is not None:
+            try:
+                self._fd = os.open(partial.data_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError as error:
+                raise from_os_error(CacheError, error, partial.data_path) from error
+            at = 0
+            for start, stop in partial.gaps():
+                self._there.add(at, start)
+                at = stop
+            self._there.add(at, descriptor.size)
+        for start, stop in self._there:
+            self._claimed.add(start, stop)
+
+    @property
+    def total(self) -> int:
+        """How many bytes are there."""
+        with self._lock:
+            return self._there.total
+
+    def has(self, start: int, stop: int) -> bool:
+        """Whether all bytes of a range are there."""
+        return not self._gaps(self._there, start, stop)
+
+    def gaps(self, start: int, stop: int) -> list[Span]:
+        """What of a range is neither there nor being written."""
+        return self._gaps(self._claimed, start, stop)
+
+    def there(self, start: int, stop: int) -> list[Span]:
+        """What of a range is there."""
+        found, at = [], start
+        for low, high in [*self._gaps(self._there, start, stop), (stop, stop)]:
+            if low > at:
+                found.append((at, low))
+            at = high
+        return found
+
+    def put(self, offset: int, pieces: Sequence[bytes | memoryview]) -> list[Span]:
+        """Writes consecutive pieces, as far as they are not there; returns what was new. Blocks.
+
+        Raises:
+            CacheError: the filesystem refuses.
+        """
+        stop = offset + sum(map(len, pieces))
+        with self._lock:
+            gaps = self._gaps_of(self._claimed, offset, stop)
+            self._claimed.add(offset, stop)
+        assert self.partial is not None or not gaps
+        if gaps == [(offset, stop)]:
+            self._write(offset, pieces)
+        elif gaps:
+            for piece in pieces:
+                for start, part in clipped(offset, piece, gaps):
+                    self._write(start, [part])
+                offset += len(piece)
+        return gaps
+
+    def read(self, buffer: memoryview, offset: int) -> None:
+        """Fills a buffer with bytes that are there. Blocks.
+
+        Raises:
+            CacheError: the file cannot be read, or somebody has cut it short.
+        """
+        done = 0
+        while done < len(buffer):
+            if self._cached is not None:
+                size = self._cached.readinto(buffer[done:], offset + done)
+            else:
+                try:
+                    size = os.preadv(self._fd, [buffer[done:]], offset + done)
+                except OSError as error:
+                    raise from_os_error(CacheError, error, str(self.descriptor.digest)) from error
+            if not size:
+                raise CacheError(str(self.descriptor.digest), f"ends after {offset + done} bytes")
+            done += size
+
+    def close(self) -> None:
+        """Closes the files; a blob that is not complete stays for the next time. May be called twice."""
+        if self.partial is not None:
+            self.partial.close()
+        if self._cached is not None:
+            self._cached.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, offset: int, pieces: Sequence[bytes | memoryview]) -> None:
+        assert self.partial is not None
+        self.partial.write(offset, pieces)
+        with self._lock:
+            self._there.add(offset, offset + sum(map(len, pieces)))
+
+    def _gaps(self, extents: Extents, start: int, stop: int) -> list[Span]:
+        with self._lock:
+            return self._gaps_of(extents, start, stop)
+
+    def _gaps_of(self, extents: Extents, start: int, stop: int) -> list[Span]:
+        return [(max(low, start), min(high, stop)) for low, high in extents.gaps(stop) if high > start]
+
+
+class Tap:
+    """A part of a shelf as the target of a download, which tells what comes.
+
+    Args:
+        shelf: of the blob.
+        start, stop: of the part; the rest of the blob is not asked for.
+        on_written: told each range that is new, on the thread that has written it.
+    """
+
+    def __init__(self, shelf: Shelf, start: int, stop: int, on_written: Callable[[int, int], None]) -> None:
+        self._shelf = shelf
+        self._start, self._stop = start, stop
+        self._on_written = on_written
+
+    def gaps(self) -> list[Span]:
+        """See `fastpull.registry.download.Target`."""
+        return self._shelf.gaps(self._start, self._stop)
+
+    def write(self, offset: int, pieces: Sequence[bytes]) -> None:
+        """See `fastpull.registry.download.Target`."""
+        for start, stop in self._shelf.put(offset, pieces):
+            self._on_written(start, stop)
