@@ -113,7 +113,8 @@ def check_claims(claims: Mapping[int, Mapping[str, Mapping[str, Any]]], hosts: M
             path = claims[sharing[0]][kind]["path"]
             named = ", ".join(f"rank {rank} on {hosts.get(rank, '?')}" for rank in ranks[:8])
             more = f" and {len(ranks) - 8} others" if len(ranks) > 8 else ""
-            rest = f"; {name_ranks(own)} have their own" if own else ""
+            have = "have their" if len(own) > 1 else "has its"
+            rest = f"; {name_ranks(own)} {have} own" if own else ""
             raise Disagreement(f"the {kind} {path} is the same directory for {named}{more}{rest}", _ADVICE[kind])
 
 

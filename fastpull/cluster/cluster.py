@@ -243,7 +243,9 @@ class Cluster:
                 if errand.error is not None:
                     failure = {"reason": errand.error.message, "exit_code": errand.error.exit_code}
                     council.post(ROOT, "failed", {"image": errand.number, **failure})
-                council.post(ROOT, "finished", {"image": errand.number, "report": errand.report()})
+                follows = isinstance(errand.error, RankFailed | RankLost)  # another's failure, which is told as theirs
+                finished = {"image": errand.number, "report": errand.report(), "follows": follows}
+                council.post(ROOT, "finished", finished)
                 if lead is not None:
                     await council.until(lambda: not lead.unfinished())
                 verdict = lead.verdict() if lead is not None else None

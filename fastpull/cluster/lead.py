@@ -69,10 +69,9 @@ class Lead:
         seconds = round(time.monotonic() - self._began, 3)
         report = NodeReport(rank, self._council.hosts.get(rank, "?"), seconds, **value["report"])
         self._reports[rank] = report
-        done = NodeDone(
-            self._errand.source, rank, report.host, seconds, report.fetched, report.received, report.error
-        )
-        self._on_event(done)
+        if not value["follows"]:
+            source, amounts = self._errand.source, (report.fetched, report.received)
+            self._on_event(NodeDone(source, rank, report.host, seconds, *amounts, report.error))
 
     def verdict(self) -> dict[str, Any] | None:
         """Why the image is not to be had; None if it is, on one node at least, or on all where that is asked for."""

@@ -1,0 +1,15 @@
+"""What ranks may have of an image."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from fastpull.cluster.plan import Holding
+
+
+@st.composite
+def holdings(draw: st.DrawFn) -> dict[int, Holding]:
+    """Of up to six ranks, with up to ten stretches."""
+    ranks, count = draw(st.integers(1, 6)), draw(st.integers(0, 10))
+    has = st.lists(st.booleans(), min_size=count, max_size=count).map(tuple)
+    return {rank: Holding(draw(has), draw(st.booleans())) for rank in range(ranks)}

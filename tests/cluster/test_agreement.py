@@ -1,0 +1,123 @@
+"""What the ranks have to agree on, and what is said where they do not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastpull.cluster.agreement import Hello, check_agreement, check_claims, elect, name_ranks
+from fastpull.cluster.claims import Claim
+from fastpull.errors import CacheError, Disagreement, OutputError
+
+
+def hello(node: int = 0, version: str = "1", **asked: str) -> Hello:
+    return Hello(f"n{node}", node, version, asked)
+
+
+@pytest.mark.parametrize(
+    ("hellos", "message"),
+    [
+        pytest.param([hello(), hello(), hello(version="2")], "versions of fastpull: 1 on rank 0, 2 on rank 2", id="version"),
+        pytest.param(
+            [hello(platform="linux/amd64"), hello(platform="linux/arm64")],
+            "(platform): linux/amd64 on rank 0, linux/arm64 on rank 1",
+            id="platform",
+        ),
+        pytest.param(
+            [hello(sources="a"), *[hello(sources="b")] * 3, hello(sources="c")],
+            "(sources): a on rank 0, b on ranks 1 to 3, c on rank 4",
+            id="sources",
+        ),
+        pytest.param([hello(), hello(format="tar")], "(format): nothing on rank 0, tar on rank 1", id="new option"),
+    ],
+)
+def test_ranks_that_disagree_are_named(hellos: list[Hello], message: str) -> None:
+    with pytest.raises(Disagreement) as caught:
+        check_agreement(dict(enumerate(hellos)))
+    assert message in str(caught.value)
+
+
+def test_ranks_that_agree_may_be_on_any_node() -> None:
+    check_agreement({rank: Hello(f"n{rank}", rank, "1", {"sources": "a"}) for rank in range(4)})
+
+
+def test_a_hello_survives_its_way() -> None:
+    assert Hello.of(hello(3, sources="a").to_value()) == hello(3, sources="a")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "each_rank", "elected"),
+    [
+        ([0, 0, 0, 0], False, [0]),
+        ([0, 0, 2, 2], False, [0, 2]),
+        ([0, 1, 0, 1], False, [0, 1]),
+        ([0, 0, 0, 0], True, [0, 1, 2, 3]),
+        ([0], False, [0]),
+    ],
+)
+def test_one_rank_of_each_node_works(nodes: list[int], each_rank: bool, elected: list[int]) -> None:
+    assert elect({rank: hello(node) for rank, node in enumerate(nodes)}, each_rank=each_rank) == elected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([3], "rank 3"),
+        ([1, 2], "ranks 1 and 2"),
+        ([1, 2, 3, 7], "ranks 1 to 3 and 7"),
+        ([9, 0, 4, 5, 6], "ranks 0, 4 to 6 and 9"),
+    ],
+)
+def test_ranks_in_words(ranks: list[int], words: str) -> None:
+    assert name_ranks(ranks) == words
+
+
+def claimed(*owners: int | None, kind: str = "cache") -> dict[int, dict[str, dict[str, Any]]]:
+    return {rank: {kind: {"path": "/c", "owner": owner}} for rank, owner in enumerate(owners)}
+
+
+HOSTS = {rank: f"n{rank}" for rank in range(9)}
+
+
+def test_a_cache_that_two_nodes_share_is_refused_and_says_what_to_use() -> None:
+    with pytest.raises(Disagreement) as caught:
+        check_claims(claimed(None, 0, None), HOSTS)
+    text = str(caught.value)
+    assert "the cache /c is the same directory for rank 0 on n0, rank 1 on n1; rank 2 has its own" in text
+    assert "without --mpi" in text
+
+
+def test_an_output_that_nodes_share_is_refused() -> None:
+    with pytest.raises(Disagreement, match="the output /c is the same directory"):
+        check_claims(claimed(1, None, kind="output"), HOSTS)
+
+
+def test_caches_of_their_own_are_fine() -> None:
+    check_claims(claimed(None, None, None), HOSTS)
+
+
+def test_a_claim_tells_who_was_there_before_and_leaves_nothing(tmp_path: Path) -> None:
+    first, second = (Claim(f"{tmp_path}/x", "job", rank, CacheError) for rank in (4, 7))
+    assert first.make() is None
+    assert second.make() == 4
+    second.release()
+    assert os.listdir(tmp_path)
+    first.release()
+    first.release()
+    assert not os.listdir(tmp_path)
+
+
+def test_other_jobs_and_other_outputs_do_not_collide(tmp_path: Path) -> None:
+    claims = [Claim(f"{tmp_path}/{name}", job, 0, OutputError) for name in ("a", "b") for job in ("one", "two")]
+    assert [claim.make() for claim in claims] == [None] * 4
+
+
+@pytest.mark.parametrize("family", [CacheError, OutputError])
+def test_a_directory_that_is_not_there_cannot_be_claimed(
+    tmp_path: Path, family: type[CacheError] | type[OutputError]
+) -> None:
+    with pytest.raises(family):
+        Claim(f"{tmp_path}/none/x", "job", 0, family).make()

@@ -1,0 +1,220 @@
+"""Whatever the ranks have, and whoever drops out, all the others end with all bytes, each fetched once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fastpull.cache.extents import Extents
+from fastpull.cache.store import Store
+from fastpull.cluster.council import ClusterTerms, Council
+from fastpull.cluster.exchange import Chair, Exchange
+from fastpull.cluster.plan import MIB, cut
+from fastpull.cluster.shelf import Shelf, Tap
+from fastpull.cluster.window import Window
+from fastpull.errors import FastpullError, WindowDamaged
+from fastpull.oci.descriptor import Descriptor
+from fastpull.oci.digest import Digest
+from tests.cluster.memory import Hub, flip
+
+SIZES = (5 * MIB + 17, 3 * MIB, 1)
+CONTENTS = tuple(random.Random(size).randbytes(size) for size in SIZES)
+BLOBS = tuple(Descriptor("application/octet-stream", Digest.of(content), len(content)) for content in CONTENTS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the ranks begin with.
+
+    Attributes:
+        had: for each rank the (blob, start, stop) that its cache has; None for a rank that has all blobs whole.
+        wants: whether each rank wants what it lacks.
+        fan_out: of the tree.
+        dropped: ranks that fail, after so many windows.
+    """
+
+    had: tuple[tuple[tuple[int, int, int], ...] | None, ...]
+    wants: tuple[bool, ...]
+    fan_out: int = 1
+    dropped: dict[int, int] = field(default_factory=dict)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    ranks = draw(st.integers(1, 5))
+    blob = st.integers(0, len(SIZES) - 1)
+    part = blob.flatmap(lambda number: st.tuples(st.just(number), *[st.integers(0, SIZES[number])] * 2))
+    had = st.one_of(st.none(), st.lists(part, max_size=3).map(tuple))
+    dropped = draw(st.dictionaries(st.integers(1, 4), st.integers(0, 3), max_size=2)) if ranks > 1 else {}
+    return Case(
+        tuple(draw(had) for _ in range(ranks)),
+        tuple(draw(st.booleans()) for _ in range(ranks)),
+        draw(st.integers(1, 5)),
+        {rank: count for rank, count in dropped.items() if rank < ranks},
+    )
+
+
+class Ranks:
+    """The ranks of a case, each with a store, an exchange and a council of its own."""
+
+    def __init__(self, case: Case, folder: str, executor: ThreadPoolExecutor) -> None:
+        self.case = case
+        self.hub = Hub(len(case.had))
+        self.executor = executor
+        self.errors: dict[int, FastpullError] = {}
+        self.fetched: list[tuple[int, int, int]] = []
+        self.windows = dict.fromkeys(range(len(case.had)), 0)
+        terms = ClusterTerms(timeout_seconds=60, stall_seconds=60, best_effort=True, fan_out=case.fan_out)
+        self.councils = [Council(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
+        self.shelves = [self._shelves(rank, f"{folder}/{rank}") for rank in range(len(case.had))]
+        self.held = [[shelf.there(0, shelf.descriptor.size) for shelf in shelves] for shelves in self.shelves]
+        self.exchanges: dict[int, Exchange] = {}
+
+    def _shelves(self, rank: int, folder: str) -> list[Shelf]:
+        store, had = Store(folder), self.case.had[rank]
+        shelves = []
+        for number, blob in enumerate(BLOBS):
+            lock = store.lock(blob.digest)
+            assert lock.try_acquire()
+            partial = store.begin(blob.digest, blob.size, lock)
+            shelf = Shelf(blob, None, partial)
+            parts = [(number, 0, blob.size)] if had is None else [part for part in had if part[0] == number]
+            for _, start, stop in parts:
+                shelf.put(min(start, stop), [CONTENTS[number][min(start, stop) : max(start, stop)]])
+            shelves.append(shelf)
+        return shelves
+
+    async def run(self) -> None:
+        ranks = len(self.councils)
+        self.chair = Chair(0, SIZES, ranks, range(ranks), self.councils[0])
+        for rank, council in enumerate(self.councils):
+            council.start(self._on_window(rank))
+            self.exchanges[rank] = Exchange(
+                0,
+                self.shelves[rank],
+                ranks,
+                wants=self.case.wants[rank],
+                fetch=self._fetch,
+                council=council,
+                executor=self.executor,
+                on_error=lambda error, rank=rank: self.errors.setdefault(rank, error),
+            )
+        for rank in [rank for rank, count in self.case.dropped.items() if count == 0]:
+            await self._drop(rank)
+        async with asyncio.timeout(60):
+            while not self.is_done() and not self.errors:
+                await asyncio.sleep(0.002)
+
+    def is_done(self) -> bool:
+        return all(
+            shelf.total == shelf.descriptor.size
+            for rank in self.exchanges
+            if self.case.wants[rank]
+            for shelf in self.shelves[rank]
+        )
+
+    async def close(self) -> None:
+        self.chair.close()
+        for exchange in list(self.exchanges.values()):
+            await exchange.close()
+        for council in self.councils:
+            await council.stop()
+        for task in list(self.hub.tasks):
+            task.cancel()
+        await asyncio.gather(*self.hub.tasks, return_exceptions=True)
+
+    async def _fetch(self, blob: int, tap: Tap) -> None:
+        for start, stop in tap.gaps():
+            for at in range(start, stop, 300_000):
+                piece = CONTENTS[blob][at : min(at + 300_000, stop)]
+                await asyncio.get_running_loop().run_in_executor(self.executor, tap.write, at, [piece])
+                self.fetched.append((blob, at, at + len(piece)))
+
+    def _on_window(self, rank: int):  # type: ignore[no-untyped-def]  # OnWindow
+        async def on_window(sender: int, memory: memoryview) -> None:
+            if rank in self.exchanges:
+                self.windows[rank] += 1
+                await self.exchanges[rank].receive(sender, Window.open(memory), memory)
+                if self.windows[rank] == self.case.dropped.get(rank):
+                    self.hub.spawn(self._drop(rank))
+
+        return on_window
+
+    async def _drop(self, rank: int) -> None:
+        if rank in self.exchanges:
+            await self.exchanges.pop(rank).close()
+            self.chair.drop(rank)
+
+
+@contextlib.contextmanager
+def ranks_of(case: Case) -> Iterator[Ranks]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ThreadPoolExecutor(4) as executor:
+        yield Ranks(case, folder, executor)
+
+
+def exchange(case: Case, spoiled: bool = False) -> Ranks:
+    with ranks_of(case) as ranks:
+
+        async def run() -> None:
+            if spoiled:
+                ranks.hub.spoil = flip(5)
+            try:
+                await ranks.run()
+            finally:
+                await ranks.close()
+
+        asyncio.run(run())
+        for rank in ranks.exchanges:
+            if case.wants[rank] and not spoiled:
+                for shelf, content in zip(ranks.shelves[rank], CONTENTS, strict=True):
+                    with open(shelf.partial.data_path, "rb") as file:  # type: ignore[union-attr]
+                        assert file.read() == content
+        return ranks
+
+
+def covered(spans: list[tuple[int, int]]) -> int:
+    """How many bytes are in one or more of them."""
+    extents = Extents()
+    for start, stop in spans:
+        extents.add(start, stop)
+    return extents.total
+
+
+@given(cases())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(Case(((), (), ()), (True, True, True)))
+@example(Case((None, (), ()), (True, True, True), 2))
+@example(Case(((), (), (), ()), (True, True, True, True), 1, {2: 1}))
+@example(Case(((), None, ()), (True, False, True), 1, {1: 0}))
+def test_all_who_want_bytes_get_them_and_none_is_fetched_twice(case: Case) -> None:
+    ranks = exchange(case)
+    assert not ranks.errors
+    if case.dropped:
+        return
+    for stretch in cut(SIZES, len(case.had)):
+        fetched = [
+            (max(start, stretch.start), min(stop, stretch.stop))
+            for blob, start, stop in ranks.fetched
+            if blob == stretch.blob and start < stretch.stop and stretch.start < stop
+        ]
+        assert sum(stop - start for start, stop in fetched) == covered(fetched)
+        assert not fetched or not any(
+            low <= stretch.start and stretch.stop <= high for held in ranks.held for low, high in held[stretch.blob]
+        )
+
+
+def test_a_window_that_was_changed_on_its_way_is_not_written_and_says_whose_it_was() -> None:
+    ranks = exchange(Case((None, ()), (True, True)), spoiled=True)
+    [(rank, error)] = ranks.errors.items()
+    assert rank == 1
+    assert isinstance(error, WindowDamaged)
+    assert "rank 0" in str(error)
+    assert not any(shelf.total for shelf in ranks.shelves[1])
