@@ -194,7 +194,7 @@ class Exchange:
             before.add_done_callback(self._ended.discard)
         for outbox in self._outboxes.values():
             outbox.close()
-        self._outboxes = {}
+        self._outboxes, self._held = {}, {}  # what comes late of the last round is in what we say that we hold
         self._running = self._loop.create_task(self._run_round(number, before))
 
     async def _run_round(self, number: int, before: asyncio.Task[None] | None) -> None:

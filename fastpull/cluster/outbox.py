@@ -48,6 +48,7 @@ class Outbox:
         self._unsent: Counter[int] = Counter()
         self._sent = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
+        self._senders = 0  # that still look for letters; a task that has ended is among the tasks a little longer
         self._is_closed = False
 
     def put(self, letter: Letter) -> None:
@@ -65,7 +66,8 @@ class Outbox:
         else:
             for start in range(letter.start, letter.stop, WINDOW_SIZE):
                 self._letters.append(replace(letter, start=start, stop=min(start + WINDOW_SIZE, letter.stop)))
-        while len(self._tasks) < min(_SENDERS, len(self._letters)):
+        while self._senders < min(_SENDERS, len(self._letters)):
+            self._senders += 1
             task = asyncio.create_task(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -93,3 +95,5 @@ class Outbox:
                 self._sent = asyncio.Event()
         except FastpullError as error:
             self._on_error(error)
+        finally:
+            self._senders -= 1

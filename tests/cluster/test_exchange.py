@@ -23,6 +23,7 @@ from fastpull.cluster.window import Window
 from fastpull.errors import FastpullError, WindowDamaged
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
+from fastpull.tasks import in_thread
 from tests.cluster.memory import Hub, flip
 
 SIZES = (5 * MIB + 17, 3 * MIB, 1)
@@ -135,7 +136,7 @@ class Ranks:
         for start, stop in tap.gaps():
             for at in range(start, stop, 300_000):
                 piece = CONTENTS[blob][at : min(at + 300_000, stop)]
-                await asyncio.get_running_loop().run_in_executor(self.executor, tap.write, at, [piece])
+                await in_thread(self.executor, tap.write, at, [piece])
                 self.fetched.append((blob, at, at + len(piece)))
 
     def _on_window(self, rank: int):  # type: ignore[no-untyped-def]  # OnWindow

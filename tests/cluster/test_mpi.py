@@ -1,0 +1,230 @@
+"""Jobs of real MPI processes: what leaves the registry, what the nodes have in the end, and what happens in faults."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.mpi import MPIEXEC, Job, errors_of, result_of
+from tests.support.layers import file, publish
+from tests.support.processes import run
+from tests.support.registry import FaultyRegistry, corrupted, slow, status
+
+MIB = 1 << 20
+WARM = ("warm", "--mpi", "--rank-is-node", "--json")
+PULL = ("pull", "--mpi", "--rank-is-node", "--json")
+
+
+@pytest.fixture
+def image(registry: FaultyRegistry) -> str:
+    """An image of three layers, some 14 MiB as they are stored."""
+    noise = random.Random(8)
+    sizes = (9 * MIB, 4 * MIB, 1 * MIB)
+    layers = [[file(f"data-{size}", noise.randbytes(size)), file(f"text-{size}", b"text" * 1000)] for size in sizes]
+    return publish(registry, *layers)
+
+
+def blob_bytes(registry: FaultyRegistry) -> int:
+    """How many bytes of layers have left the registry."""
+    return sum(size for digest, size in registry.sent.items() if size > MIB // 2)
+
+
+def image_bytes(registry: FaultyRegistry) -> int:
+    return sum(len(blob) for blob in registry.blobs.values() if len(blob) > MIB // 2)
+
+
+def assert_all_have(job: Job, registry: FaultyRegistry, ranks: list[int]) -> None:
+    for rank in ranks:
+        found = job.blobs(rank)
+        missing = [digest for digest in registry.blobs if digest not in found]
+        assert not missing, (rank, missing)
+        assert all(found[digest] == blob for digest, blob in registry.blobs.items())
+
+
+def assert_nothing_wrong(job: Job) -> None:
+    """Whatever is published is what its name says."""
+    for rank in range(job.ranks):
+        for digest, content in job.blobs(rank).items():
+            assert digest == "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+async def test_each_byte_leaves_the_registry_once(
+    ranks: int, tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job = Job(tmp_path, ranks)
+    ended = await job.run(*WARM, image)
+    assert ended.code == 0, ended.err
+    assert blob_bytes(registry) <= 1.05 * image_bytes(registry)
+    assert_all_have(job, registry, list(range(ranks)))
+    result = result_of(ended)
+    assert result["registry_bytes"] == image_bytes(registry) == result["size"]
+    assert result["exchanged_bytes"] == (ranks - 1) * image_bytes(registry)
+    assert len(result["nodes"]) == ranks
+    assert 0 < result["seconds_to_first"] <= result["seconds_to_all"]
+    assert sum('"event": "node_done"' in line for line in ended.out.splitlines()) == ranks
+    assert sum(asked.path.endswith("/manifests/v1") for asked in registry.asked) == 1
+    assert not job.drafts()
+
+
+async def test_who_has_it_serves_it_and_all_make_the_same_file(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job = Job(tmp_path, 4)
+    alone = await run("pull", image, "-o", tmp_path / "alone.sqsh", cache=f"{tmp_path}/cache-3")
+    assert alone.code == 0, alone.err
+    registry.sent.clear()
+    ended = await job.run(*PULL, image, "-o", f"{tmp_path}/out-{{rank}}/image.sqsh")
+    assert ended.code == 0, ended.err
+    assert blob_bytes(registry) == 0
+    result = result_of(ended)
+    assert result["registry_bytes"] == 0
+    assert result["exchanged_bytes"] == 3 * image_bytes(registry)
+    assert {node["rank"]: node["received"] > 0 for node in result["nodes"]} == {0: True, 1: True, 2: True, 3: False}
+    for rank in range(4):
+        assert (tmp_path / f"out-{rank}/image.sqsh").read_bytes() == (tmp_path / "alone.sqsh").read_bytes()
+    assert not job.drafts()
+
+
+async def test_what_came_before_a_kill_is_not_fetched_again(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job = Job(tmp_path, 3)
+    registry.faults.append(slow(2 * MIB))
+    process = await job.start(*WARM, image)
+    await some_bytes(registry, 5 * MIB)
+    os.kill(job.pid(1), signal.SIGKILL)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode != 0
+    assert_nothing_wrong(job)
+    registry.faults.clear()
+    await registry.quiet()
+    registry.sent.clear()
+    ended = await job.run(*WARM, image)
+    assert ended.code == 0, ended.err
+    assert blob_bytes(registry) < image_bytes(registry) - 2 * MIB
+    assert_all_have(job, registry, [0, 1, 2])
+
+
+async def some_bytes(registry: FaultyRegistry, count: int) -> None:
+    async with asyncio.timeout(60):
+        while blob_bytes(registry) < count:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_rank_that_hangs_is_named_and_the_job_ends(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    job = Job(tmp_path, 3)
+    registry.faults.append(slow(1 * MIB))
+    process = await job.start(*WARM, "--mpi-timeout", "3", image)
+    await some_bytes(registry, 2 * MIB)
+    os.kill(job.pid(2), signal.SIGSTOP)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode != 0
+    assert any("nothing from rank 2 on" in line for line in err.decode().splitlines()), err
+    assert_nothing_wrong(job)
+
+
+async def test_the_others_go_on_without_a_rank_that_died(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    job = Job(tmp_path, 4, (MPIEXEC, "-disable-auto-cleanup"))
+    registry.faults.append(slow(1 * MIB))
+    process = await job.start(*WARM, "--mpi-timeout", "3", "--best-effort", image)
+    await some_bytes(registry, 4 * MIB)
+    os.kill(job.pid(2), signal.SIGKILL)
+    registry.faults.clear()
+    out, err = await asyncio.wait_for(process.communicate(), 80)
+    assert_all_have(job, registry, [0, 1, 3])
+    assert_nothing_wrong(job)
+    results = [json.loads(line) for line in out.decode().splitlines() if '"event": "result"' in line]
+    assert results, err
+    assert results[0]["lost"] == [2]
+    assert {node["rank"] for node in results[0]["nodes"]} == {0, 1, 3}
+
+
+async def test_a_full_disk_stops_all_or_only_its_node(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    job = Job(tmp_path, 3)
+    ended = await job.run(*WARM, image, TEST_FULL="1")
+    assert ended.code == 40, ended.err
+    [line] = errors_of(ended)
+    assert "rank 1 on" in line
+    assert "too large" in line
+    assert_nothing_wrong(job)
+    assert not job.blobs(1).keys() & {digest for digest, blob in registry.blobs.items() if len(blob) > MIB}
+    ended = await job.run(*WARM, "--best-effort", image, TEST_FULL="1")
+    assert ended.code == 0, ended.err
+    assert_all_have(job, registry, [0, 2])
+    failed = {node["rank"]: node["error"] for node in result_of(ended)["nodes"] if node["error"]}
+    assert list(failed) == [1]
+    assert not job.drafts()
+
+
+async def test_wrong_bytes_are_kept_by_nobody(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    job = Job(tmp_path, 2)
+    registry.faults.append(corrupted())
+    ended = await job.run(*PULL, image, "-o", f"{tmp_path}/out-{{rank}}/image.sqsh")
+    assert ended.code in (20, 40), ended.err
+    [line] = errors_of(ended)
+    assert "digest" in line
+    assert not any(len(blob) > MIB for rank in range(2) for blob in job.blobs(rank).values())
+    assert not list(tmp_path.glob("out-*/*"))
+
+
+async def test_a_registry_that_refuses_blobs_is_one_error(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    registry.faults.append(status(404))
+    ended = await Job(tmp_path, 2).run(*WARM, image)
+    assert ended.code in (11, 40), ended.err
+    [line] = errors_of(ended)
+    assert "no blob" in line or "sha256:" in line
+
+
+async def test_ranks_that_disagree_or_share_a_cache_begin_nothing(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job = Job(tmp_path, 3)
+    ended = await job.run(*WARM, image, "--", *WARM, image, "--platform", "linux/arm64", TEST_ODD="2")
+    assert ended.code == 40, ended.err
+    [line] = errors_of(ended)
+    assert "(platform)" in line
+    assert "linux/arm64 on rank 2" in line
+    ended = await job.run(*WARM, image, "--", *WARM, image, "--cache", f"{tmp_path}/cache-0", TEST_ODD="2")
+    assert ended.code == 40, ended.err
+    [line] = errors_of(ended)
+    assert "the same directory for rank 0 on" in line
+    assert "rank 1 has its own" in line
+    assert not registry.asked
+    assert not job.drafts()
+
+
+async def test_one_rank_of_a_node_works_for_all(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    job = Job(tmp_path, 3)
+    ended = await job.run("warm", "--mpi", "--json", image, f"{registry.address}/test/none:v1", image)
+    assert ended.code == 11, ended.err
+    [line] = errors_of(ended)
+    assert "test/none" in line
+    assert_all_have(job, registry, [0])
+    assert not (tmp_path / "cache-1").exists()
+    assert [node["rank"] for node in result_of(ended)["nodes"]] == [0]
+
+
+@pytest.mark.peer("mpirun.openmpi")
+async def test_open_mpi_carries_it_as_well(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    mpirun = shutil.which("mpirun.openmpi")
+    assert mpirun is not None
+    job = Job(tmp_path, 2, (mpirun, "--allow-run-as-root", "--oversubscribe", "-x", "FASTPULL_CACHE"))
+    ended = await job.run(*WARM, image, MPI4PY_MPIABI="openmpi")
+    assert ended.code == 0, ended.err
+    assert_all_have(job, registry, [0, 1])
+
+
+async def test_without_mpi_the_message_says_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
+    ended = await run("warm", "--mpi", "a", cache=f"{tmp_path}/cache", PYTHONPATH=str(tmp_path))
+    assert ended.code == 40
+    assert "pip install 'fastpull[mpi]'" in ended.err
