@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,7 @@ def run_on_nodes(
         raise InvalidSetting("--mpi-timeout, --mpi-stall", "seconds have to be more than 0")
     if options.password_stdin:
         raise InvalidSetting("--password-stdin", "only one rank has a standard input; use FASTPULL_PASSWORD")
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's launcher tells with it that a rank has died, and we see that
     job = _Job(options, settings, sources, work, outputs)
     try:
         code = run(job.run())

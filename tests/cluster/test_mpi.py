@@ -100,7 +100,7 @@ async def test_what_came_before_a_kill_is_not_fetched_again(
     job = Job(tmp_path, 3)
     registry.faults.append(slow(2 * MIB))
     process = await job.start(*WARM, image)
-    await some_bytes(registry, 5 * MIB)
+    await some_bytes(registry, 10 * MIB)
     os.kill(job.pid(1), signal.SIGKILL)
     out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode != 0
@@ -133,9 +133,9 @@ async def test_a_rank_that_hangs_is_named_and_the_job_ends(tmp_path: Path, regis
 
 
 async def test_the_others_go_on_without_a_rank_that_died(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
-    job = Job(tmp_path, 4, (MPIEXEC, "-disable-auto-cleanup"))
+    job = Job(tmp_path, 4)
     registry.faults.append(slow(1 * MIB))
-    process = await job.start(*WARM, "--mpi-timeout", "3", "--best-effort", image)
+    process = await job.start(*WARM, "--mpi-timeout", "3", "--best-effort", image, TEST_SHIELD="1")
     await some_bytes(registry, 4 * MIB)
     os.kill(job.pid(2), signal.SIGKILL)
     registry.faults.clear()
