@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _MESSAGE, _WINDOW = 1, 2  # tags
 _RECEIVE_BUFFERS = 4
+_ABORT_SECONDS = 5.0
 _MIN_PAUSE, _MAX_PAUSE = 0.0001, 0.002  # seconds between looks: 8 idle ranks take 4 % of one core
 
 
@@ -83,8 +85,13 @@ class MpiFabric:
         await asyncio.shield(self._leaving)
 
     def abort(self, code: int) -> None:
-        """Ends all ranks, this one included, at once: for when not all of them can end by themselves."""
+        """Ends all ranks by force, for when not all can end by themselves. Does not return.
+
+        Rank 0 has it done; the others wait for that, so that the launcher tells of one end.
+        """
         if self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None:
+            if self.rank:
+                time.sleep(_ABORT_SECONDS)
             self._mpi.COMM_WORLD.Abort(code)
         os._exit(code)
 
