@@ -386,7 +386,9 @@ class WindowDamaged(IntegrityError):
     size: int
 
     def _message(self) -> str:
-        return f"bytes {self.offset} to {self.offset + self.size} of a blob were changed on their way from {self.sender}"
+        return (
+            f"bytes {self.offset} to {self.offset + self.size} of a blob were changed on their way from {self.sender}"
+        )
 
     def _hint(self) -> str:
         return "The fault is in the network, its driver or the memory of one of the two nodes; nothing was kept of it"

@@ -144,6 +144,8 @@ class LineConsole(QuietConsole):
         elif isinstance(event, NodeProgress):
             self._nodes[event.source, event.rank] = event
             self._tell_nodes(event.source)
+        elif isinstance(event, NodeDone):
+            self._say(_node_done(event))
         elif words := self._words(event):
             self._say(words)
 
@@ -168,11 +170,6 @@ class LineConsole(QuietConsole):
                 return f"warning: {reason} (again in {pause:.1f} s from {host})"
             case Committing(source, entries) if self._verbose:
                 return f"{source}: finishing the output of {entries} entries"
-            case NodeDone(error=""):
-                how = f"{size_of(event.fetched)} from the registry, {size_of(event.received)} from other nodes"
-                return f"{event.source}: {_node(event)} done after {event.seconds:.1f} s, {how}"
-            case NodeDone(source, error=error):
-                return f"{source}: {_node(event)} failed after {event.seconds:.1f} s: {error}"
             case Warned(source, message):
                 return f"warning: {source}: {message}"
         return ""
@@ -236,6 +233,7 @@ class LiveConsole(LineConsole):
                 self._show_node(event, event.read, "")
             case NodeDone():
                 self._show_node(event, None, "failed" if event.error else "done")
+                self._say(_node_done(event))
             case Committing():
                 for task in self._tasks.values():
                     self._progress.update(task, state="finishing")
@@ -273,6 +271,12 @@ class LiveConsole(LineConsole):
 
 def _node(event: NodeProgress | NodeDone) -> str:
     return f"rank {event.rank} on {event.host}"
+
+
+def _node_done(event: NodeDone) -> str:
+    how = f"done, {size_of(event.fetched)} from the registry, {size_of(event.received)} from other nodes"
+    how = f"failed: {event.error}" if event.error else how
+    return f"{event.source}: after {event.seconds:.1f} s {_node(event)} {how}"
 
 
 def _layers(count: int, size: int) -> str:

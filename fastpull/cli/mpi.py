@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import fastpull
@@ -22,7 +23,17 @@ Work = Callable[[fastpull.Client, str, argparse.Namespace], Awaitable[tuple[Any,
 """Brings a source to this node; gives what has come of it, in words, and as data for scripts."""
 
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-_SAME = ("platform", "format", "runtimes", "owner", "no_fragments", "mtime", "best_effort", "rank_is_node")
+_SAME = (
+    "platform",
+    "format",
+    "runtimes",
+    "owner",
+    "no_fragments",
+    "mtime",
+    "best_effort",
+    "rank_is_node",
+    "mpi_fan_out",
+)
 _SAME_SETTINGS = ("compression", "block_size", "pull", "keep_images")
 
 
@@ -32,14 +43,15 @@ def add_mpi_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--mpi", action="store_true", help="get each byte from the registry once for all nodes of the MPI job"
     )
-    group.add_argument(
-        "--best-effort", action="store_true", help="go on without a node that fails, dies or hangs"
-    )
+    group.add_argument("--best-effort", action="store_true", help="go on without a node that fails, dies or hangs")
     group.add_argument(
         "--mpi-timeout", metavar="SECONDS", type=float, default=60.0, help="a silent rank counts as lost then (60)"
     )
     group.add_argument(
         "--mpi-stall", metavar="SECONDS", type=float, default=300.0, help="nothing may stand still for so long (300)"
+    )
+    group.add_argument(
+        "--mpi-fan-out", metavar="N", type=int, default=1, help="to how many others a rank sends what it gets (1)"
     )
     group.add_argument(
         "--rank-is-node", action="store_true", help="every rank is a node of its own, also several on one machine"
@@ -64,9 +76,13 @@ def run_on_nodes(
     """
     if options.mpi_timeout <= 0 or options.mpi_stall <= 0:
         raise InvalidSetting("--mpi-timeout, --mpi-stall", "seconds have to be more than 0")
+    if options.mpi_fan_out < 1:
+        raise InvalidSetting(str(options.mpi_fan_out), "--mpi-fan-out has to be at least 1")
     if options.password_stdin:
         raise InvalidSetting("--password-stdin", "only one rank has a standard input; use FASTPULL_PASSWORD")
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # MPICH's launcher tells with it that a rank has died, and we see that
+    signal.signal(
+        signal.SIGUSR1, signal.SIG_IGN
+    )  # MPICH's launcher tells with it that a rank has died, and we see that
     job = _Job(options, settings, sources, work, outputs)
     try:
         code = run(job.run())
@@ -115,7 +131,9 @@ class _Job:
         options = self._options
         fabric = self._fabric = await fastpull.open_mpi(options.mpi_timeout)
         with console_for(options) if fabric.rank == 0 else QuietConsole() as console:
-            terms = fastpull.ClusterTerms(options.mpi_timeout, options.mpi_stall, options.best_effort)
+            terms = fastpull.ClusterTerms(
+                options.mpi_timeout, options.mpi_stall, options.best_effort, options.mpi_fan_out
+            )
             cluster = fastpull.Cluster(
                 fabric,
                 self._settings.cache,
@@ -155,7 +173,8 @@ class _Job:
         async with fastpull.Client(self._settings, on_event=cluster.on_event, cluster=cluster) as client:
             for source in self._sources:
                 try:
-                    result, report = await cluster.run(source, lambda: self._work(client, source, self._options))
+                    work = partial(self._work, client, source, self._options)
+                    result, report = await cluster.run(source, work)
                 except FastpullError as error:
                     self._failed(error, cluster, console)
                     if cluster.is_broken:

@@ -157,9 +157,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run_on_nodes(
-    options: argparse.Namespace, settings: fastpull.Settings, output: str, sink: fastpull.Sink
-) -> int:
+def _run_on_nodes(options: argparse.Namespace, settings: fastpull.Settings, output: str, sink: fastpull.Sink) -> int:
     if output == "-":
         raise InvalidSetting("-o -", "with --mpi each node makes a file or a directory of its own, name it")
     if options.trace is not None:

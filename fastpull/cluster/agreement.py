@@ -42,25 +42,24 @@ def check_agreement(hellos: Mapping[int, Hello]) -> None:
         Disagreement: they differ; it names what, and the ranks.
     """
     first = hellos[0]
-    differing = _differing(hellos, lambda hello: hello.version)
+    differing = _differing({rank: hello.version for rank, hello in hellos.items()})
     if differing:
         reason = f"the ranks run different versions of fastpull: {first.version} on rank 0, {differing}"
         raise Disagreement(reason, "Start the same program on all nodes")
-    names = sorted({name for hello in hellos.values() for name in hello.asked})
-    for name in names:
-        differing = _differing(hellos, lambda hello: hello.asked.get(name, "nothing"))
+    for name in sorted({name for hello in hellos.values() for name in hello.asked}):
+        differing = _differing({rank: hello.asked.get(name, "nothing") for rank, hello in hellos.items()})
         if differing:
             mine = first.asked.get(name, "nothing")
             reason = f"the ranks were not asked for the same ({name}): {mine} on rank 0, {differing}"
             raise Disagreement(reason, "Give all ranks the same arguments, environment and configuration files")
 
 
-def _differing(hellos: Mapping[int, Hello], value_of: Any) -> str:
+def _differing(values: Mapping[int, str]) -> str:
     """Who says something else than rank 0: ``zstd:3 on ranks 1 to 3``."""
     others: dict[str, list[int]] = {}
-    for rank, hello in sorted(hellos.items()):
-        if value_of(hello) != value_of(hellos[0]):
-            others.setdefault(value_of(hello), []).append(rank)
+    for rank, value in sorted(values.items()):
+        if value != values[0]:
+            others.setdefault(value, []).append(rank)
     return ", ".join(f"{value} on {name_ranks(ranks)}" for value, ranks in others.items())
 
 
@@ -90,7 +89,9 @@ def elect(hellos: Mapping[int, Hello], *, each_rank: bool) -> list[int]:
     """
     if each_rank:
         return sorted(hellos)
-    return sorted({min(rank for rank, other in hellos.items() if other.node == hello.node) for hello in hellos.values()})
+    return sorted(
+        {min(rank for rank, other in hellos.items() if other.node == hello.node) for hello in hellos.values()}
+    )
 
 
 def check_claims(claims: Mapping[int, Mapping[str, Mapping[str, Any]]], hosts: Mapping[int, str]) -> None:
@@ -115,12 +116,14 @@ def check_claims(claims: Mapping[int, Mapping[str, Mapping[str, Any]]], hosts: M
             more = f" and {len(ranks) - 8} others" if len(ranks) > 8 else ""
             have = "have their" if len(own) > 1 else "has its"
             rest = f"; {name_ranks(own)} {have} own" if own else ""
-            raise Disagreement(f"the {kind} {path} is the same directory for {named}{more}{rest}", _ADVICE[kind])
+            reason = f"the {kind} {path} is the same {_PLACES[kind]} for {named}{more}{rest}"
+            raise Disagreement(reason, _ADVICE[kind])
 
 
+_PLACES = {"cache": "directory", "output": "file or directory"}
 _ADVICE = {
-    "cache": "With --mpi each node needs a cache on a disk of its own (--cache, FASTPULL_CACHE); for a cache that nodes "
-    "share call fastpull without --mpi: one node downloads then, and the others wait",
+    "cache": "With --mpi each node needs a cache on a disk of its own (--cache, FASTPULL_CACHE); for a cache that "
+    "nodes share call fastpull without --mpi: one node downloads then, and the others wait",
     "output": "With --mpi each node makes an output on a disk of its own; for one on a shared filesystem call fastpull "
     "once, without --mpi",
 }

@@ -23,7 +23,7 @@ class Claim:
     Spec: open(2), ``O_EXCL``: exclusive on NFS, too, since version 3.
     """
 
-    def __init__(self, path: str, job: str, rank: int, family: type[CacheError] | type[OutputError]) -> None:
+    def __init__(self, path: str, job: str, rank: int, family: type[CacheError | OutputError]) -> None:
         folder, name = os.path.split(os.path.abspath(path))
         self._path = os.path.join(folder, f".{name[:64]}.fastpull-{job}")
         self._rank = rank
@@ -65,7 +65,7 @@ class Claim:
             time.sleep(0.02)
 
 
-def _ours(family: type[CacheError] | type[OutputError], error: OSError, path: str) -> CacheError | OutputError:
+def _ours(family: type[CacheError | OutputError], error: OSError, path: str) -> CacheError | OutputError:
     if issubclass(family, CacheError):
         return from_os_error(CacheError, error, path)
     return from_os_error(OutputError, error, path)

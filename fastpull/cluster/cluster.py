@@ -13,7 +13,7 @@ import fastpull
 from fastpull.cache.store import Store
 from fastpull.cluster.agreement import Hello, check_agreement, check_claims, elect
 from fastpull.cluster.claims import Claim
-from fastpull.cluster.council import ROOT, Council, ClusterTerms
+from fastpull.cluster.council import ROOT, ClusterTerms, Council
 from fastpull.cluster.errand import Errand
 from fastpull.cluster.lead import Lead
 from fastpull.cluster.source import ClusterSource
@@ -182,7 +182,7 @@ class Cluster:
         value: dict[str, Any] = {"claims": found}
         try:
             store = await asyncio.to_thread(Store, self._cache)
-            wanted: list[tuple[str, str, str, type[CacheError] | type[OutputError]]]
+            wanted: list[tuple[str, str, str, type[CacheError | OutputError]]]
             wanted = [("cache", self._cache, f"{store.root}/cache", CacheError)]
             wanted += [("output", path, path.rstrip("/"), OutputError) for path in self._outputs]
             for kind, shown, path, family in wanted:

@@ -45,9 +45,7 @@ class Chair:
         council: of the job.
     """
 
-    def __init__(
-        self, number: int, sizes: Sequence[int], ranks: int, members: Sequence[int], council: Council
-    ) -> None:
+    def __init__(self, number: int, sizes: Sequence[int], ranks: int, members: Sequence[int], council: Council) -> None:
         self._number = number
         self._council = council
         self.members = list(members)
@@ -88,7 +86,7 @@ class Chair:
             stretch = self._plan.take(rank)
             self._council.post(rank, f"{self._number}.lease", {"round": self._round, "stretch": stretch})
 
-    def _on_brought(self, rank: int, value: dict[str, Any]) -> None:
+    def _on_brought(self, _: int, value: dict[str, Any]) -> None:
         if self._plan is not None and value["round"] == self._round:
             self._plan.bring(value["stretch"])
 
@@ -227,7 +225,9 @@ class Exchange:
     def _on_plan(self, _: int, value: dict[str, Any]) -> None:
         if value["round"] == self._round:
             count = len(self._stretches)
-            self._held = {int(rank): Holding(from_bits(has, count), wants) for rank, (has, wants) in value["held"].items()}
+            self._held = {
+                int(rank): Holding(from_bits(has, count), wants) for rank, (has, wants) in value["held"].items()
+            }
             self._planned.set()
 
     def _on_lease(self, _: int, value: dict[str, Any]) -> None:
@@ -280,9 +280,7 @@ class Exchange:
         try:
             size = letter.stop - letter.start
             stretch = letter.stretch
-            window = Window(
-                self._number, self._round, stretch.blob, stretch.number, letter.origin, letter.start, size
-            )
+            window = Window(self._number, self._round, stretch.blob, stretch.number, letter.origin, letter.start, size)
             packed = await in_thread(self._executor, self._pack, window, buffer)
             is_ours = False
             await self._council.fabric.send(to, packed)
@@ -316,9 +314,7 @@ class Exchange:
         try:
             new = await in_thread(self._executor, self._unpack, sender, window, memory)
             self.received += sum(stop - start for start, stop in new)
-            self._pass_on(
-                self._stretches[window.stretch], window.origin, window.offset, window.offset + window.size
-            )
+            self._pass_on(self._stretches[window.stretch], window.origin, window.offset, window.offset + window.size)
         except FastpullError as error:
             self._fail(error)
         finally:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastpull.cluster.council import Council
 from fastpull.cluster.exchange import Chair
 from fastpull.cluster.report import ClusterReport, NodeReport
 from fastpull.progress import NodeDone, OnEvent
 
 if TYPE_CHECKING:
+    from fastpull.cluster.council import Council
     from fastpull.cluster.errand import Errand
 
 

@@ -57,7 +57,9 @@ class MpiFabric:
             await asyncio.wait_for(asyncio.shield(self._ready), timeout_seconds)
         except TimeoutError as error:
             reason = f"MPI_Init has not returned for {timeout_seconds:.0f} s"
-            raise MpiError(reason, "Not all ranks of the job have started; raise --mpi-timeout if they need it") from error
+            raise MpiError(
+                reason, "Not all ranks of the job have started; raise --mpi-timeout if they need it"
+            ) from error
 
     # --- the fabric
 

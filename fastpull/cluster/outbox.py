@@ -1,4 +1,4 @@
-"""What is to be sent to one rank: ranges of blobs, which are read when their turn comes, so that none waits in memory."""
+"""What is to be sent to one rank: ranges of blobs, which are read when their turn comes; none waits in memory."""
 
 from __future__ import annotations
 

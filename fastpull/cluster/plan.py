@@ -1,8 +1,8 @@
 """Who fetches and who serves what: pure decisions, without a fabric and without a clock.
 
 Every blob is cut into stretches. One that some rank has is served by such a rank, and never fetched; any other is
-fetched by one rank. A rank that has nothing to do takes the next stretch, in the same order on every run: so a slow rank
-does less, and nobody waits for it longer than for one stretch.
+fetched by one rank. A rank that has nothing to do takes the next stretch, in the same order on every run: so a slow
+rank does less, and nobody waits for it longer than for one stretch.
 """
 
 from __future__ import annotations

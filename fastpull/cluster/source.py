@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Exchanged(Coming):
-    """A blob that comes from the registry and from other ranks. A wrong byte is not looked for twice: the job says so."""
+    """A blob that comes from the registry and from other ranks. A wrong one does not come again: the job says so."""
 
     is_remote = False
 

@@ -80,17 +80,21 @@ class Cached:
         self._aborted = False
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
+        """See `fastpull.sources.base.Blob`."""
         if self._aborted:
             raise Aborted
         return self._blob.readinto(buffer, offset)
 
     def abort(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
         self._aborted = True
 
     async def accept(self, fingerprint: str) -> None:
+        """See `fastpull.sources.base.Blob`."""
         await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint, self._means.sync)
 
     async def reject(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
         await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
 
 
@@ -114,15 +118,19 @@ class Coming:
         self._blame = blame
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
+        """See `fastpull.sources.base.Blob`."""
         return self._partial.readinto(buffer, offset)
 
     def abort(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
         self._partial.fail(Aborted())
 
     async def accept(self, fingerprint: str) -> None:
+        """See `fastpull.sources.base.Blob`."""
         await in_thread(self._means.executor, self._means.store.publish, self._partial, fingerprint, self._means.sync)
 
     async def reject(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
         await in_thread(self._means.executor, self._partial.discard)
         if self.is_fresh and self._blame():
             self.is_fresh = False
@@ -344,7 +352,8 @@ class RegistrySource:
         Args:
             descriptor: of the blob.
             target: gets the bytes; nobody has verified them.
-            rank, part: as for `open_blob`.
+            rank: as for `open_blob`.
+            part: likewise.
 
         Raises:
             FastpullError: no place gives them. What came is in the target.

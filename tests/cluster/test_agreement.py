@@ -20,7 +20,9 @@ def hello(node: int = 0, version: str = "1", **asked: str) -> Hello:
 @pytest.mark.parametrize(
     ("hellos", "message"),
     [
-        pytest.param([hello(), hello(), hello(version="2")], "versions of fastpull: 1 on rank 0, 2 on rank 2", id="version"),
+        pytest.param(
+            [hello(), hello(), hello(version="2")], "versions of fastpull: 1 on rank 0, 2 on rank 2", id="version"
+        ),
         pytest.param(
             [hello(platform="linux/amd64"), hello(platform="linux/arm64")],
             "(platform): linux/amd64 on rank 0, linux/arm64 on rank 1",
@@ -91,7 +93,7 @@ def test_a_cache_that_two_nodes_share_is_refused_and_says_what_to_use() -> None:
 
 
 def test_an_output_that_nodes_share_is_refused() -> None:
-    with pytest.raises(Disagreement, match="the output /c is the same directory"):
+    with pytest.raises(Disagreement, match="the output /c is the same file or directory"):
         check_claims(claimed(1, None, kind="output"), HOSTS)
 
 
@@ -117,7 +119,7 @@ def test_other_jobs_and_other_outputs_do_not_collide(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", [CacheError, OutputError])
 def test_a_directory_that_is_not_there_cannot_be_claimed(
-    tmp_path: Path, family: type[CacheError] | type[OutputError]
+    tmp_path: Path, family: type[CacheError | OutputError]
 ) -> None:
     with pytest.raises(family):
         Claim(f"{tmp_path}/none/x", "job", 0, family).make()

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from fastpull.cache.extents import Extents
 from fastpull.cache.store import Store
 from fastpull.cluster.council import ClusterTerms, Council
 from fastpull.cluster.exchange import Chair, Exchange
+from fastpull.cluster.fabric import OnWindow
 from fastpull.cluster.plan import MIB, cut
 from fastpull.cluster.shelf import Shelf, Tap
 from fastpull.cluster.window import Window
@@ -106,12 +108,12 @@ class Ranks:
                 fetch=self._fetch,
                 council=council,
                 executor=self.executor,
-                on_error=lambda error, rank=rank: self.errors.setdefault(rank, error),
+                on_error=partial(self._note, rank),
             )
         for rank in [rank for rank, count in self.case.dropped.items() if count == 0]:
             await self._drop(rank)
         async with asyncio.timeout(60):
-            while not self.is_done() and not self.errors:
+            while not self.is_done() and not self.errors:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
     def is_done(self) -> bool:
@@ -139,7 +141,10 @@ class Ranks:
                 await in_thread(self.executor, tap.write, at, [piece])
                 self.fetched.append((blob, at, at + len(piece)))
 
-    def _on_window(self, rank: int):  # type: ignore[no-untyped-def]  # OnWindow
+    def _note(self, rank: int, error: FastpullError) -> None:
+        self.errors.setdefault(rank, error)
+
+    def _on_window(self, rank: int) -> OnWindow:
         async def on_window(sender: int, memory: memoryview) -> None:
             if rank in self.exchanges:
                 self.windows[rank] += 1

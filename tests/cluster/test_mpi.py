@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.mpi import MPIEXEC, Job, errors_of, result_of
+from tests.cluster.mpi import Job, errors_of, result_of
 from tests.support.layers import file, publish
 from tests.support.processes import run
 from tests.support.registry import FaultyRegistry, corrupted, slow, status
@@ -102,7 +102,7 @@ async def test_what_came_before_a_kill_is_not_fetched_again(
     process = await job.start(*WARM, image)
     await some_bytes(registry, 10 * MIB)
     os.kill(job.pid(1), signal.SIGKILL)
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode != 0
     assert_nothing_wrong(job)
     registry.faults.clear()
@@ -116,17 +116,19 @@ async def test_what_came_before_a_kill_is_not_fetched_again(
 
 async def some_bytes(registry: FaultyRegistry, count: int) -> None:
     async with asyncio.timeout(60):
-        while blob_bytes(registry) < count:
+        while blob_bytes(registry) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def test_a_rank_that_hangs_is_named_and_the_job_ends(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_a_rank_that_hangs_is_named_and_the_job_ends(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
     job = Job(tmp_path, 3)
     registry.faults.append(slow(1 * MIB))
     process = await job.start(*WARM, "--mpi-timeout", "3", image)
     await some_bytes(registry, 2 * MIB)
     os.kill(job.pid(2), signal.SIGSTOP)
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode != 0
     assert any("nothing from rank 2 on" in line for line in err.decode().splitlines()), err
     assert_nothing_wrong(job)
