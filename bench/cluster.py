@@ -1,8 +1,8 @@
 """Many nodes behind one registry: ``python -m bench.cluster`` times MPI jobs whose registry gives so much and no more.
 
-The ranks of a job are processes of this machine, each a node with a cache of its own, joined by the MPI of
-the wheel ``mpich``. The registry's rate is capped for all connections together, as an uplink is; what is measured is the
-time until all nodes have the image, against one node alone, what left the registry, and each rank's peak memory.
+The ranks of a job are processes of this machine, each a node with a cache of its own, joined by the MPI of the wheel
+``mpich``. The registry's rate is capped for all connections together, as an uplink is; what is measured is the time
+until all nodes have the image, against one node alone, what left the registry, and each rank's peak memory.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m bench.cluster", description=__doc__.partition("\n")[0])
     parser.add_argument("--verb", choices=("warm", "pull"), default="warm", help="pull makes a squashfs file on each")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8], help="of each job; the first is compared")
-    parser.add_argument("--fan-out", type=int, nargs="+", default=[1], help="to how many others each rank sends")
+    parser.add_argument("--fan-out", type=int, nargs="+", default=[2], help="to how many others each rank sends")
     parser.add_argument("--size", type=int, default=96, help="of the image, in MiB")
     parser.add_argument("--rate", type=float, default=16.0, help="of the registry, in MiB a second, for all together")
     parser.add_argument("--folder", default="/dev/shm", help="where the caches are")
@@ -164,7 +164,7 @@ def main() -> int:
         )
         for run in runs
     ]
-    print("\n".join(aligned([_HEADER, *rows], 0)))
+    print(aligned([_HEADER, *rows], 0))
     return 0
 
 

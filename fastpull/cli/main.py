@@ -42,7 +42,7 @@ exit codes:
   0 done            3 invalid input       10 no connection     11 unusable answer    12 access denied
   13 forbidden here 20 wrong bytes        21 no image          22 corrupt layer      23 malformed tar
   24 refused by the layer rules           25 over a limit      30 cache              31 output
-  130 interrupted   1 anything else
+  40 ranks of a job 130 interrupted       1 anything else
 """
 
 

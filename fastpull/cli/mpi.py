@@ -51,7 +51,7 @@ def add_mpi_arguments(parser: argparse.ArgumentParser) -> None:
         "--mpi-stall", metavar="SECONDS", type=float, default=300.0, help="nothing may stand still for so long (300)"
     )
     group.add_argument(
-        "--mpi-fan-out", metavar="N", type=int, default=1, help="to how many others a rank sends what it gets (1)"
+        "--mpi-fan-out", metavar="N", type=int, default=2, help="to how many others a rank sends what it gets (2)"
     )
     group.add_argument(
         "--rank-is-node", action="store_true", help="every rank is a node of its own, also several on one machine"

@@ -147,6 +147,8 @@ class Cluster:
             `fastpull.cluster.mpi.MpiFabric.abort`.
         """
         is_whole = False
+        if self.is_orphaned:
+            return code, False
         with contextlib.suppress(TimeoutError, FastpullError):
             code, is_whole = await self._council.part(code)
             if is_whole:

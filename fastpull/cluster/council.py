@@ -39,7 +39,7 @@ class ClusterTerms:
     timeout_seconds: float = 60.0
     stall_seconds: float = 300.0
     best_effort: bool = False
-    fan_out: int = 1
+    fan_out: int = 2
 
 
 class Council:
