@@ -47,6 +47,7 @@ from tests.support.registry import (
     Asked,
     Fault,
     FaultyRegistry,
+    asked_range,
     docker_config,
     from_request,
     no_length,
@@ -223,6 +224,47 @@ async def test_a_broken_connection_goes_on_where_it_broke(
     halves = 4 * FIRST_RANGE // 2  # what the broken answers brought; half of it is left to what a reset throws away
     assert registry.sent[layer_digest(registry)] <= SIZE + halves // 2, "what had come did not come again"
     assert sum(isinstance(event, Retrying) for event in events) >= 4
+
+
+@pytest.mark.case("http", "bodies that end with their connection, whole or cut off")
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_body_may_end_with_its_connection(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, is_whole: bool
+) -> None:
+    reference = big(registry)
+    sent = []
+
+    async def unmeasured(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = running.blobs[digest]
+        start, stop = (0, len(body)) if is_whole else asked_range(request, len(body))
+        end = stop if is_whole or len(sent) > 3 else (start + stop) // 2
+        sent.append(end - start)
+        partial = b"206 Partial Content\r\nContent-Range: bytes %d-%d/%d" % (start, stop - 1, len(body))
+        said = b"200 OK" if is_whole else partial
+        assert isinstance(request.transport, asyncio.Transport)
+        request.transport.write(b"HTTP/1.1 %s\r\nConnection: close\r\n\r\n" % said)
+        request.transport.write(body[start:end])
+        request.transport.close()
+        return web.Response()
+
+    registry.faults.append(unmeasured)
+    await pull(reference, tmp_path, settings)
+    assert sum(sent) == len(registry.blobs[layer_digest(registry)]), "nothing came twice"
+
+
+@pytest.mark.case("http", "an ETag that changes in mid pull")
+async def test_digests_count_and_not_entity_tags(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    async def another(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = running.blobs[digest]
+        start, stop = asked_range(request, len(body))
+        running.sent[digest] += stop - start
+        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}", "ETag": f'"{start}"'}
+        return web.Response(status=206, body=body[start:stop], headers=headers)
+
+    reference = big(registry)
+    registry.faults.append(another)
+    await pull(reference, tmp_path, settings)
+    assert registry.sent[layer_digest(registry)] == len(registry.blobs[layer_digest(registry)])
 
 
 @pytest.mark.case("http", "many breaks, each after some progress")
@@ -468,6 +510,13 @@ async def test_of_many_whose_location_has_expired_one_asks_for_the_new_one(
         pieces = await asyncio.gather(*(fetch(client, number) for number in range(50)))
     assert b"".join(pieces) == content
     assert len(registry.blob_requests()) == 2
+
+
+@pytest.mark.case("http", "ten redirects")
+async def test_ten_redirects_are_followed(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    reference = big(registry)
+    registry.faults.append(times(10, redirect(lambda digest: f"/v2/test/image/blobs/{digest}")))
+    await pull(reference, tmp_path, settings)
 
 
 @pytest.mark.case("http", "more than ten redirects")
