@@ -232,7 +232,7 @@ async def test_a_body_may_end_with_its_connection(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, is_whole: bool
 ) -> None:
     reference = big(registry)
-    sent = []
+    sent: list[int] = []
 
     async def unmeasured(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = running.blobs[digest]
