@@ -417,6 +417,55 @@ async def test_a_closed_port_is_told_with_its_address(settings: Settings, tmp_pa
     assert "127.0.0.1:9" in str(error)
 
 
+# --- what is told
+
+
+async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.mark.case("http", "failures name host, reference, credentials' place and the next step")
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (gone, TransportError),
+        (truncated, TransportError),
+        (status(403), AccessDenied),
+        (status(404), NotFound),
+        (status(429, Retry_After="86400"), RateLimited),
+        (status(500), UnexpectedAnswer),
+        (redirect(lambda digest: "/"), NotFound),
+        (wrong_content_range("bytes 1-2/3"), UnexpectedAnswer),
+    ],
+    ids=["gone", "truncated", "403", "404", "429", "500", "redirect", "content-range"],
+)
+async def test_every_failure_tells_all_that_helps(
+    registry: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    fault: Fault,
+    kind: type[FastpullError],
+    is_known: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(download_module.Download, "backoff", Backoff(2, first_seconds=0.01))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if is_known:
+        registry.account = Account("somebody", "hunter2")
+        docker_config(str(tmp_path / "home"), registry.address, "somebody", "hunter2")
+    reference = publish(registry, [file("f")])
+    registry.faults.append(fault)
+    error = await refused(reference, tmp_path, settings, kind)
+    for fact in (registry.address, reference.partition(":v1")[0] if kind is AccessDenied else reference):
+        assert fact in str(error)
+    assert (".docker/config.json" if is_known else "asked without credentials") in str(error)
+    assert "hunter2" not in str(error)
+    assert error.hint
+
+
 # --- redirects
 
 
