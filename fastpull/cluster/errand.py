@@ -101,8 +101,8 @@ class Errand:
             meter = Meter()
             parts = [meter.layer(number) for number in range(len(self._blobs))]
 
-            async def fetch(blob: int, tap: Tap) -> None:
-                await registry.fetch(self._blobs[blob], tap, blob, parts[blob])
+            async def fetch(blob: int, tap: Tap, is_all: bool) -> None:
+                await registry.fetch(self._blobs[blob], tap, blob, parts[blob], is_all=is_all)
 
             self._exchange = Exchange(
                 self.number,

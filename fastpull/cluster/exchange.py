@@ -24,6 +24,7 @@ from fastpull.cluster.plan import Holding, Plan, cut, from_bits, next_ranks, rec
 from fastpull.cluster.shelf import Shelf, Tap
 from fastpull.cluster.window import Window
 from fastpull.errors import FastpullError, WindowDamaged
+from fastpull.registry.download import RangesIgnored
 from fastpull.tasks import in_thread, task_group
 
 if TYPE_CHECKING:
@@ -54,7 +55,12 @@ class Chair:
         self._held: dict[int, Holding] = {}
         self._plan: Plan | None = None
         self._stack = ExitStack()
-        for word, handler in (("hold", self._on_hold), ("ask", self._on_ask), ("brought", self._on_brought)):
+        for word, handler in (
+            ("hold", self._on_hold),
+            ("ask", self._on_ask),
+            ("brought", self._on_brought),
+            ("whole", self._on_whole),
+        ):
             council.on(f"{number}.{word}", handler)
         doing = f"image {number + 1} was exchanged"
         self._stack.enter_context(council.expecting(self._debtors, doing))
@@ -90,6 +96,11 @@ class Chair:
         if self._plan is not None and value["round"] == self._round:
             self._plan.bring(value["stretch"])
 
+    def _on_whole(self, rank: int, value: dict[str, Any]) -> None:
+        if self._plan is not None and rank in self.members and value["round"] == self._round:
+            is_given = self._plan.take_whole(value["blob"], rank)
+            self._council.post(rank, f"{self._number}.given", {**value, "is_given": is_given})
+
     def _debtors(self) -> Iterable[int]:
         if self._plan is None:
             return [rank for rank in self.members if rank not in self._held]
@@ -104,7 +115,7 @@ class Exchange:
         shelves: of its blobs; closed at the end.
         ranks: for how many the blobs are cut, the same on all.
         wants: what is missing on the shelves is to come.
-        fetch: gets what a target lacks of a blob from the registry.
+        fetch: gets what a target lacks of a blob from the registry; the last argument says whether that is all of it.
         council: of the job.
         executor: for blocking calls on files.
         on_error: told, once, why this rank can do no more for the image.
@@ -120,7 +131,7 @@ class Exchange:
         ranks: int,
         *,
         wants: bool,
-        fetch: Callable[[int, Tap], Awaitable[None]],
+        fetch: Callable[[int, Tap, bool], Awaitable[None]],
         council: Council,
         executor: Executor,
         on_error: Callable[[FastpullError], None],
@@ -139,6 +150,7 @@ class Exchange:
         self._planned = asyncio.Event()
         self._arriving = 0
         self._leases: asyncio.Queue[int | None] = asyncio.Queue()
+        self._given: dict[int, asyncio.Future[bool]] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._buffers: asyncio.Queue[bytearray] = asyncio.Queue()
         for _ in range(SEND_BUFFERS):
@@ -147,7 +159,12 @@ class Exchange:
         self._ended = set[asyncio.Task[None]]()
         self._is_closed = False
         self.fetched = self.received = self.sent = 0
-        for word, handler in (("plan", self._on_plan), ("again", self._on_again), ("lease", self._on_lease)):
+        for word, handler in (
+            ("plan", self._on_plan),
+            ("again", self._on_again),
+            ("lease", self._on_lease),
+            ("given", self._on_given),
+        ):
             council.on(f"{number}.{word}", handler)
         self._begin(0)
 
@@ -184,7 +201,7 @@ class Exchange:
         self._round = number
         self._planned.set()  # who waits for the plan of the last round sees that it is over
         self._planned = asyncio.Event()
-        self._leases = asyncio.Queue()
+        self._leases, self._given = asyncio.Queue(), {}
         before = self._running
         if before is not None:
             before.cancel()
@@ -234,6 +251,11 @@ class Exchange:
         if value["round"] == self._round:
             self._leases.put_nowait(value["stretch"])
 
+    def _on_given(self, _: int, value: dict[str, Any]) -> None:
+        answer = self._given.get(value["blob"])
+        if value["round"] == self._round and answer is not None and not answer.done():
+            answer.set_result(value["is_given"])
+
     # --- bringing
 
     async def _work(self, round_: int) -> None:
@@ -242,26 +264,55 @@ class Exchange:
             number = await self._leases.get()
             if number is None:
                 return
-            await self._bring(self._stretches[number])
-            self._council.post(ROOT, f"{self._number}.brought", {"round": round_, "stretch": number})
+            for brought in await self._bring(self._stretches[number]):
+                for outbox in list(self._outboxes.values()):
+                    await outbox.sent(brought.number)
+                self._council.post(ROOT, f"{self._number}.brought", {"round": round_, "stretch": brought.number})
 
-    async def _bring(self, stretch: Stretch) -> None:
-        shelf, rank = self._shelves[stretch.blob], self._council.rank
-        for start, stop in shelf.there(stretch.start, stretch.stop):
-            self._pass_on(stretch, rank, start, stop)
-        if not shelf.has(stretch.start, stretch.stop):
+    async def _bring(self, stretch: Stretch) -> Sequence[Stretch]:
+        """Fetches or reads a stretch, and has it sent; returns what is on its way then."""
+        shelf = self._shelves[stretch.blob]
+        try:
+            await self._have(shelf, stretch)
+        except RangesIgnored:
+            if not await self._is_given(stretch.blob):
+                return (stretch,)  # another rank brings all of the blob, this stretch as well
+            stretches = [one for one in self._stretches if one.blob == stretch.blob]
+            await self._have(shelf, *stretches)
+            return stretches
+        return (stretch,)
 
-            def on_written(start: int, stop: int) -> None:
-                self._loop.call_soon_threadsafe(self._on_fetched, stretch, start, stop)
+    async def _have(self, shelf: Shelf, *stretches: Stretch) -> None:
+        """Passes on what is there of some stretches of a blob, and fetches the rest."""
+        start, stop = stretches[0].start, stretches[-1].stop
+        for low, high in shelf.there(start, stop):
+            self._pass_on_parts(stretches, low, high)
+        if shelf.has(start, stop):
+            return
 
-            await self._fetch_blob(stretch.blob, Tap(shelf, stretch.start, stretch.stop, on_written))
-            await asyncio.sleep(0)  # what has been written last is passed on before we look
-        for outbox in list(self._outboxes.values()):
-            await outbox.sent(stretch.number)
+        def on_written(low: int, high: int) -> None:
+            self._loop.call_soon_threadsafe(self._on_fetched, stretches, low, high)
 
-    def _on_fetched(self, stretch: Stretch, start: int, stop: int) -> None:
+        is_all = (start, stop) == (0, shelf.descriptor.size)
+        await self._fetch_blob(stretches[0].blob, Tap(shelf, start, stop, on_written), is_all)
+        await asyncio.sleep(0)  # what has been written last is passed on before we look
+
+    async def _is_given(self, blob: int) -> bool:
+        """Asks for all of a blob, whose host gives no parts; says whether this rank gets it."""
+        if blob not in self._given:
+            self._given[blob] = self._loop.create_future()
+            self._council.post(ROOT, f"{self._number}.whole", {"round": self._round, "blob": blob})
+            return await self._given[blob]
+        return False  # asked for already, for another stretch
+
+    def _on_fetched(self, stretches: Sequence[Stretch], start: int, stop: int) -> None:
         self.fetched += stop - start
-        self._pass_on(stretch, self._council.rank, start, stop)
+        self._pass_on_parts(stretches, start, stop)
+
+    def _pass_on_parts(self, stretches: Sequence[Stretch], start: int, stop: int) -> None:
+        for one in stretches:
+            if one.start < stop and start < one.stop:
+                self._pass_on(one, self._council.rank, max(start, one.start), min(stop, one.stop))
 
     def _pass_on(self, stretch: Stretch, origin: int, start: int, stop: int) -> None:
         """Has a range sent to those who come next."""

@@ -76,7 +76,9 @@ class Plan:
             {rank for rank, holding in holdings.items() if holding.has[stretch.number]} for stretch in stretches
         ]
         self._left = [stretch.number for stretch in stretches if self._wanting - self._holders[stretch.number]]
+        self._stretches = stretches
         self._taken: dict[int, int] = {}  # who has which
+        self._owners: dict[int, int] = {}  # of blobs that come as a whole
 
     def take(self, rank: int) -> int | None:
         """The next stretch for a rank to bring; None where there is no more for it."""
@@ -87,6 +89,16 @@ class Plan:
                 self._taken[number] = rank
                 return number
         return None
+
+    def take_whole(self, blob: int, rank: int) -> bool:
+        """Gives a rank all of a blob that is to be fetched, if nobody has that: its host gives no ranges."""
+        if self._owners.setdefault(blob, rank) != rank:
+            return False
+        for stretch in self._stretches:
+            if stretch.blob == blob and not self._holders[stretch.number] and stretch.number in self._left:
+                self._left.remove(stretch.number)
+                self._taken[stretch.number] = rank
+        return True
 
     def bring(self, number: int) -> None:
         """Takes note that a stretch has left the rank that took it."""

@@ -48,8 +48,8 @@ class Target(Protocol):
         """Writes consecutive pieces; blocks."""
 
 
-class _RangesIgnored(Exception):
-    """A host that knew ranges before has sent the whole blob."""
+class RangesIgnored(Exception):
+    """A host has sent the whole blob, where a range was to come."""
 
 
 @dataclass(slots=True)
@@ -74,6 +74,7 @@ class Download:
         budget: of memory.
         executor: for blocking writes.
         part: counts where the time goes.
+        is_part: the target wants a part of the blob, and has no use for all of it.
         is_patient: obey a host that asks for a pause; otherwise that is a failure, for somebody else can be asked.
     """
 
@@ -90,8 +91,10 @@ class Download:
         budget: Budget,
         executor: Executor,
         part: Part,
+        is_part: bool = False,
         is_patient: bool = True,
     ) -> None:
+        self._is_part = is_part
         self._is_patient = is_patient
         self._client = client
         self._repository = repository
@@ -109,10 +112,13 @@ class Download:
 
         Raises:
             FastpullError: a range failed for good, or too often. What came is in the target.
+            RangesIgnored: the host gives nothing but the whole blob, and a part was wanted.
         """
         try:
             await self._fetch_ranges()
-        except _RangesIgnored:
+        except RangesIgnored:
+            if self._is_part:
+                raise
             asked = clock()
             await self._fetch(_Stretch(0, self._descriptor.size, await self._acquire(), asked), alone=True)
 
@@ -186,8 +192,8 @@ class Download:
                 body = await stack.enter_async_context(answer)
             answered = clock()
             if body.is_whole:
-                if not alone:
-                    raise _RangesIgnored
+                if not alone or self._is_part:
+                    raise RangesIgnored
                 self._is_whole = True
                 stretch.stop = body.stop
             try:

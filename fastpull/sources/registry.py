@@ -346,7 +346,7 @@ class RegistrySource:
         finally:
             partial.close()
 
-    async def fetch(self, descriptor: Descriptor, target: Target, rank: int, part: Part) -> None:
+    async def fetch(self, descriptor: Descriptor, target: Target, rank: int, part: Part, *, is_all: bool) -> None:
         """Fetches what a target lacks of a blob, and no more.
 
         Args:
@@ -354,14 +354,16 @@ class RegistrySource:
             target: gets the bytes; nobody has verified them.
             rank: as for `open_blob`.
             part: likewise.
+            is_all: the target takes whatever comes of the blob; otherwise it wants a part of it.
 
         Raises:
             FastpullError: no place gives them. What came is in the target.
+            RangesIgnored: the host gives nothing but the whole blob, and a part was wanted.
         """
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
 
         async def fetch(endpoint: Endpoint) -> None:
-            await self._fetch_blob(endpoint, descriptor, target, rank, part)
+            await self._fetch_blob(endpoint, descriptor, target, rank, part, is_part=not is_all)
 
         await self._ask_for_blob(descriptor, fetch, self._liars.get(descriptor.digest, set()))
 
@@ -378,7 +380,14 @@ class RegistrySource:
             raise NotFound(f"non-distributable layer {descriptor.digest}", error.where, advice) from error
 
     async def _fetch_blob(
-        self, endpoint: Endpoint, descriptor: Descriptor, target: Target, rank: int, part: Part
+        self,
+        endpoint: Endpoint,
+        descriptor: Descriptor,
+        target: Target,
+        rank: int,
+        part: Part,
+        *,
+        is_part: bool = False,
     ) -> None:
         download = Download(
             endpoint.client,
@@ -389,6 +398,7 @@ class RegistrySource:
             budget=self._means.budget,
             executor=self._means.executor,
             part=part,
+            is_part=is_part,
             is_patient=not endpoint.is_mirror,
         )
         if endpoint.is_mirror:

@@ -25,6 +25,7 @@ from fastpull.cluster.window import Window
 from fastpull.errors import FastpullError, WindowDamaged
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
+from fastpull.registry.download import RangesIgnored
 from fastpull.tasks import in_thread
 from tests.cluster.memory import Hub, flip
 
@@ -42,12 +43,14 @@ class Case:
         wants: whether each rank wants what it lacks.
         fan_out: of the tree.
         dropped: ranks that fail, after so many windows.
+        gives_ranges: the registry can give parts of a blob.
     """
 
     had: tuple[tuple[tuple[int, int, int], ...] | None, ...]
     wants: tuple[bool, ...]
     fan_out: int = 1
     dropped: dict[int, int] = field(default_factory=dict)
+    gives_ranges: bool = True
 
 
 @st.composite
@@ -62,6 +65,7 @@ def cases(draw: st.DrawFn) -> Case:
         tuple(draw(st.booleans()) for _ in range(ranks)),
         draw(st.integers(1, 5)),
         {rank: count for rank, count in dropped.items() if rank < ranks},
+        draw(st.booleans()),
     )
 
 
@@ -134,7 +138,9 @@ class Ranks:
             task.cancel()
         await asyncio.gather(*self.hub.tasks, return_exceptions=True)
 
-    async def _fetch(self, blob: int, tap: Tap) -> None:
+    async def _fetch(self, blob: int, tap: Tap, is_all: bool) -> None:
+        if not (is_all or self.case.gives_ranges):
+            raise RangesIgnored
         for start, stop in tap.gaps():
             for at in range(start, stop, 300_000):
                 piece = CONTENTS[blob][at : min(at + 300_000, stop)]
@@ -200,6 +206,7 @@ def covered(spans: list[tuple[int, int]]) -> int:
 @example(Case((None, (), ()), (True, True, True), 2))
 @example(Case(((), (), (), ()), (True, True, True, True), 1, {2: 1}))
 @example(Case(((), None, ()), (True, False, True), 1, {1: 0}))
+@example(Case(((), (), ()), (True, True, True), gives_ranges=False))
 def test_all_who_want_bytes_get_them_and_none_is_fetched_twice(case: Case) -> None:
     ranks = exchange(case)
     assert not ranks.errors
@@ -212,8 +219,12 @@ def test_all_who_want_bytes_get_them_and_none_is_fetched_twice(case: Case) -> No
             if blob == stretch.blob and start < stretch.stop and stretch.start < stop
         ]
         assert sum(stop - start for start, stop in fetched) == covered(fetched)
-        assert not fetched or not any(
-            low <= stretch.start and stretch.stop <= high for held in ranks.held for low, high in held[stretch.blob]
+        assert (
+            not fetched
+            or not case.gives_ranges
+            or not any(
+                low <= stretch.start and stretch.stop <= high for held in ranks.held for low, high in held[stretch.blob]
+            )
         )
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.mpi import Job, errors_of, result_of
 from tests.support.layers import file, publish
 from tests.support.processes import run
-from tests.support.registry import FaultyRegistry, corrupted, slow, status
+from tests.support.registry import FaultyRegistry, corrupted, no_ranges, slow, status
 
 MIB = 1 << 20
 WARM = ("warm", "--mpi", "--rank-is-node", "--json")
@@ -176,6 +176,18 @@ async def test_wrong_bytes_are_kept_by_nobody(tmp_path: Path, registry: FaultyRe
     assert "digest" in line
     assert not any(len(blob) > MIB for rank in range(2) for blob in job.blobs(rank).values())
     assert not list(tmp_path.glob("out-*/*"))
+
+
+async def test_a_registry_without_ranges_gives_each_blob_to_one(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job = Job(tmp_path, 2)
+    registry.faults.append(no_ranges)
+    ended = await job.run(*WARM, image)
+    assert ended.code == 0, ended.err
+    assert_all_have(job, registry, [0, 1])
+    assert result_of(ended)["registry_bytes"] == image_bytes(registry)
+    assert len(registry.blob_requests()) <= 1 + 3 * (2 * 2 + 1)  # each lease may ask once, and one rank for it all
 
 
 async def test_a_registry_that_refuses_blobs_is_one_error(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
