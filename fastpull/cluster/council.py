@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROOT = 0
 """The rank that gathers; without it a job cannot go on."""
 
-_BEATS = 10  # signs of life within the time after which a silent rank counts as lost
+_BEATS = 10  # signs of life within the time after which a rank counts as lost
 _MAX_BEAT_SECONDS = 1.0
 
 
@@ -293,7 +293,7 @@ class Council:
     async def _watch(self) -> None:
         """Gives signs of life, and looks for those of others."""
         timeout = self.terms.timeout_seconds
-        beat = min(_MAX_BEAT_SECONDS, timeout / _BEATS)
+        beat = min(_MAX_BEAT_SECONDS, timeout / _BEATS, self.terms.stall_seconds / _BEATS)
         while self.failure is None:
             before = time.monotonic()
             await asyncio.sleep(beat)
