@@ -19,8 +19,8 @@ from fastpull.errors import FastpullError, InvalidSetting
 if TYPE_CHECKING:
     from fastpull.cli.console import Console
 
-Work = Callable[[fastpull.Client, str, argparse.Namespace], Awaitable[tuple[Any, str, str]]]
-"""Brings a source to this node; gives what has come of it, in words, and as data for scripts."""
+    Work = Callable[[fastpull.Client, str, argparse.Namespace], Awaitable[tuple[Any, str, str]]]
+    """Brings a source to this node; gives what has come of it, in words, and as data for scripts."""
 
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _SAME = (
