@@ -65,6 +65,8 @@ def add_verb(verbs: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     if options.jobs < 1:
         raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
+    if options.mpi and "-" in options.file:
+        raise InvalidSetting("-f -", "with --mpi only one rank has a standard input, name a file")
     sources = [*options.sources, *(source for path in options.file for source in _read(path))]
     if not sources and not options.edf:
         raise InvalidSetting("warm", "no source to warm the cache with; name one, or a file of them with -f")

@@ -7,6 +7,7 @@ import contextlib
 import platform
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import fastpull
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fastpull.sources.registry import Means, RegistrySource
 
 T = TypeVar("T")
+_Handler = Callable[[int, dict[str, Any]], None]
 
 _PARTING_SECONDS = 10.0  # for all to leave together, when there is nothing more to be done
 
@@ -77,6 +79,7 @@ class Cluster:
         self._errand: Errand | None = None
         self._lead: Lead | None = None
         self._number = 0
+        self._early: list[tuple[_Handler, int, dict[str, Any]]] = []
         self._told = set[tuple[str, str]]()
         self.members: list[int] = []
 
@@ -107,9 +110,9 @@ class Cluster:
         council.on_lost = self._on_lost
         council.on_failure = self._on_failure
         for topic, handler in (
-            ("failed", self._on_failed),
-            ("finished", self._on_finished),
-            ("stop", self._on_stop),
+            ("failed", partial(self._of_image, self._on_failed)),
+            ("finished", partial(self._of_image, self._on_finished)),
+            ("stop", partial(self._of_image, self._on_stop)),
             ("warned", self._on_warned),
             ("broken", self._on_broken),
         ):
@@ -237,13 +240,18 @@ class Cluster:
         errand = self._errand = Errand(self._number, source, council)
         self._number += 1
         lead = self._lead = Lead(errand, self.members, council, self._on_event) if council.is_root else None
+        early, self._early = self._early, []
+        for handler, rank, value in early:
+            self._of_image(handler, rank, value)
         try:
             with contextlib.ExitStack() as stack:
                 if lead is not None:
                     stack.enter_context(council.expecting(lead.unfinished, f"{source} was brought to all nodes"))
                 result = await self._work_on(errand, work)
+                if lead is not None:
+                    await lead.told_or_failed()
                 if errand.error is not None:
-                    failure = {"reason": errand.error.message, "exit_code": errand.error.exit_code}
+                    failure = {"reason": errand.reason, "exit_code": errand.error.exit_code}
                     council.post(ROOT, "failed", {"image": errand.number, **failure})
                 follows = isinstance(errand.error, RankFailed | RankLost)  # another's failure, which is told as theirs
                 finished = {"image": errand.number, "report": errand.report(), "follows": follows}
@@ -258,7 +266,11 @@ class Cluster:
                 lead.close()
             await errand.close()
         if verdict is not None:
-            if verdict["rank"] == council.rank and errand.error is not None:
+            if (
+                verdict["rank"] == council.rank
+                and errand.error is not None
+                and verdict["reason"] == errand.error.message
+            ):
                 raise errand.error
             raise self._failed(verdict)
         return result, lead.report() if lead is not None else None
@@ -309,16 +321,23 @@ class Cluster:
         if errand is not None and errand.number == window.image:
             await errand.receive(sender, window, memory)
 
+    def _of_image(self, handler: _Handler, rank: int, value: dict[str, Any]) -> None:
+        """Passes on what concerns the image at hand; what concerns the next one, which others began before, waits."""
+        if value["image"] >= self._number:
+            self._early.append((handler, rank, value))
+        elif self._errand is not None and value["image"] == self._errand.number:
+            handler(rank, value)
+
     def _on_failed(self, rank: int, value: dict[str, Any]) -> None:
-        if self._lead is not None and self._errand is not None and value["image"] == self._errand.number:
+        if self._lead is not None:
             self._lead.on_failed(rank, value)
 
     def _on_finished(self, rank: int, value: dict[str, Any]) -> None:
-        if self._lead is not None and self._errand is not None and value["image"] == self._errand.number:
+        if self._lead is not None:
             self._lead.on_finished(rank, value)
 
     def _on_stop(self, _: int, failure: dict[str, Any]) -> None:
-        if self._errand is not None and failure["image"] == self._errand.number:
+        if self._errand is not None:
             self._errand.fail(self._failed(failure))
 
     def _on_warned(self, rank: int, value: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastpull.cluster.exchange import Exchange
 from fastpull.cluster.shelf import Shelf
-from fastpull.errors import CacheError, FastpullError
+from fastpull.errors import CacheError, DigestMismatch, FastpullError
 from fastpull.meter import Meter
 from fastpull.progress import Event, LayerProgress, Waiting
 from fastpull.tasks import in_thread
@@ -97,6 +97,7 @@ class Errand:
             except BaseException:
                 for shelf in self._shelves:
                     shelf.close()
+                self._shelves = []
                 raise
             meter = Meter()
             parts = [meter.layer(number) for number in range(len(self._blobs))]
@@ -169,6 +170,22 @@ class Errand:
 
     # --- the end
 
+    @property
+    def reason(self) -> str:
+        """Why this rank can do no more, with those whose bytes were wrong; empty if it can."""
+        error = self.error
+        if error is None:
+            return ""
+        origins = [
+            rank
+            for shelf in self._shelves
+            if isinstance(error, DigestMismatch) and error.expected == str(shelf.descriptor.digest)
+            for rank in sorted(shelf.origins)
+        ]
+        if not origins:
+            return error.message
+        return f"{error.message}; bytes came from {', '.join(map(self.council.name, origins))}"
+
     def fail(self, error: FastpullError) -> None:
         """Says that this rank can do no more for the image; whoever reads one of its blobs gets the error."""
         if self.error is None:
@@ -188,7 +205,7 @@ class Errand:
             "received": exchange.received if exchange else 0,
             "sent": exchange.sent if exchange else 0,
             "max_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
-            "error": self.error.message if self.error else "",
+            "error": self.reason,
             "cause_exit_code": self.error.exit_code if self.error else 0,
         }
 

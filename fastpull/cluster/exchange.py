@@ -159,14 +159,14 @@ class Exchange:
         self._ended = set[asyncio.Task[None]]()
         self._is_closed = False
         self.fetched = self.received = self.sent = 0
+        self._begin(0)
         for word, handler in (
             ("plan", self._on_plan),
             ("again", self._on_again),
             ("lease", self._on_lease),
             ("given", self._on_given),
         ):
-            council.on(f"{number}.{word}", handler)
-        self._begin(0)
+            council.on(f"{number}.{word}", handler)  # a later round may have begun already
 
     @property
     def total(self) -> int:
@@ -365,6 +365,7 @@ class Exchange:
         try:
             new = await in_thread(self._executor, self._unpack, sender, window, memory)
             self.received += sum(stop - start for start, stop in new)
+            self._shelves[window.blob].origins.add(window.origin)
             self._pass_on(self._stretches[window.stretch], window.origin, window.offset, window.offset + window.size)
         except FastpullError as error:
             self._fail(error)

@@ -45,6 +45,13 @@ class Lead:
         for rank in {*self._council.lost, *(failure["rank"] for failure in self._failures)}:
             self._chair.drop(rank)
 
+    async def told_or_failed(self) -> None:
+        """Tells those who wait to hear what the image is, if rank 0 has failed before it knew."""
+        error, number = self._errand.error, self._errand.number
+        if error is not None and self._errand.image is None:
+            said = {"error": error.message, "exit_code": error.exit_code}
+            await self._council.spread(f"{number}.documents", said, self.members)
+
     def unfinished(self) -> list[int]:
         """The ranks that have not said what has come of their part."""
         return [rank for rank in self.members if rank not in self._reports and rank not in self._council.lost]

@@ -32,12 +32,14 @@ class Shelf:
     Attributes:
         partial: see above.
         is_settled: the engine has it, and will publish it or throw it away.
+        origins: the other ranks that bytes of it came from: those that have read or fetched them.
     """
 
     def __init__(self, descriptor: Descriptor, cached: CachedBlob | None, partial: Partial | None) -> None:
         self.descriptor = descriptor
         self.partial = partial
         self.is_settled = False
+        self.origins = set[int]()
         self._cached = cached
         self._lock = threading.Lock()
         self._there, self._claimed = Extents(), Extents()

@@ -178,6 +178,22 @@ async def test_wrong_bytes_are_kept_by_nobody(tmp_path: Path, registry: FaultyRe
     assert not list(tmp_path.glob("out-*/*"))
 
 
+async def test_a_cache_whose_bytes_have_changed_is_named(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+    job = Job(tmp_path, 2)
+    assert (await run("warm", image, cache=f"{tmp_path}/cache-1")).code == 0
+    largest = max((tmp_path / "cache-1/v1/blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
+    largest.chmod(0o600)
+    with largest.open("r+b") as blob:
+        blob.seek(5 * MIB)
+        blob.write(b"rotten")
+    ended = await job.run(*WARM, image)
+    assert ended.code == 40, ended.err
+    [line] = errors_of(ended)
+    assert "rank 0 on" in line
+    assert "bytes came from rank 1 on" in line
+    assert f"sha256:{largest.name}" not in job.blobs(0)
+
+
 async def test_a_registry_without_ranges_gives_each_blob_to_one(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
