@@ -166,7 +166,7 @@ class Exchange:
             ("lease", self._on_lease),
             ("given", self._on_given),
         ):
-            council.on(f"{number}.{word}", handler)  # a later round may have begun already
+            council.on(f"{number}.{word}", handler)  # may begin a later round, of which the root has told before
 
     @property
     def total(self) -> int:

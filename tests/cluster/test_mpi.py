@@ -232,6 +232,24 @@ async def test_ranks_that_disagree_or_share_a_cache_begin_nothing(
     assert not job.drafts()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_rank_that_fails_before_the_others_have_begun_keeps_nobody_waiting(
+    first: int, tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job = Job(tmp_path, 2)
+    (tmp_path / f"out-{first}").mkdir()
+    (tmp_path / f"out-{first}/image.sqsh").write_bytes(b"there")
+    output = f"{tmp_path}/out-{{rank}}/image.sqsh"
+    extra = ["--best-effort"] if first == 0 else []
+    ended = await job.run(*PULL, *extra, image, "-o", output)
+    assert ended.code in (31, 40), ended.err
+    [line] = errors_of(ended)
+    assert f"out-{first}/image.sqsh" in line
+    assert (tmp_path / f"out-{first}/image.sqsh").read_bytes() == b"there"
+    assert not (tmp_path / f"out-{1 - first}/image.sqsh").exists()
+    assert not job.drafts()
+
+
 async def test_one_rank_of_a_node_works_for_all(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     job = Job(tmp_path, 3)
     ended = await job.run("warm", "--mpi", "--json", image, f"{registry.address}/test/none:v1", image)
