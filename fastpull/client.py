@@ -110,10 +110,9 @@ class Client:
             helpers = None
             if settings.workers >= _MANY_CORES:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
-            store = self._store = await in_thread(files, Store, settings.cache)
-            local_locks = await in_thread(files, local_lock_option, store.root)
-            if local_locks:
-                message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
+            store = self._store = await in_thread(files, Store, settings.cache, settings.locks)
+            if settings.locks == "flock" and (option := await in_thread(files, local_lock_option, store.root)):
+                message = f"locks of this filesystem ({option}) hold on this node only: use --locks auto or lease"
                 self._warn(settings.cache, message)
             conf = await in_thread(files, load_registries_conf, settings.registries_conf)
             self._policy = await in_thread(files, load_policy, settings.policy)

@@ -60,6 +60,7 @@ HOST = Kind("HOST[:PORT]", str)
 HOSTS = Kind("HOST[:PORT]", parse_names, ",".join, types=(list,), is_list=True)
 SECRET = Kind("", Secret, is_secret=True)
 COMPRESSION = Kind("NAME[:LEVEL]", str)
+LOCKS = Kind.choice("auto", "flock", "lease")
 PULL_POLICY = Kind.choice("always", "newer", "missing", "never")
 
 
@@ -249,6 +250,8 @@ class Settings:
         sync: cache and output are on their disks before they appear.
         pull: whether to ask the registry what a tag means now: ``always``; ``newer``, where a failure does not matter
             if the cache has the image; only if that is ``missing`` in the cache; or ``never``.
+        locks: how nodes that share the cache exclude each other, see `fastpull.cache.locks`: ``auto``; by a ``flock``
+            that is known to hold between them; or by ``lease`` alone.
         keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again. By default
             they do not, since they take as much space as the blobs.
         share_images: trust finished squashfs files that others have made who may write to the cache. No digest tells
@@ -279,6 +282,9 @@ class Settings:
     )
     sync: bool = _setting(SWITCH, "have cache and output on their disks before they appear", default=False)
     pull: str = _setting(PULL_POLICY, "when to ask the registry what a tag means, and not the cache", default="always")
+    locks: str = _setting(
+        LOCKS, "how nodes exclude each other: flock where that is known to reach all of them, or lease", default="auto"
+    )
     keep_images: bool = _setting(SWITCH, "keep squashfs images that are pulled in the cache, too", default=False)
     share_images: bool = _setting(
         SWITCH, "trust finished squashfs images of whoever else may write to the cache", default=False

@@ -23,7 +23,7 @@ _MAX_PASSWORD = 64 << 10
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     """What every verb takes that talks to sources."""
-    add_settings(parser, "cache")
+    add_settings(parser, "cache", "locks")
     parser.add_argument("--platform", metavar="OS/ARCH[/VARIANT]", help="of the image; by default this machine's")
     add_settings(parser, "pull", "insecure", "registries_conf", "policy")
     add_settings(parser, "connections", "site_connections", "memory", "workers")
