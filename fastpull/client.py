@@ -122,7 +122,7 @@ class Client:
             self._registries = Registries(settings, transport, self._keyring, conf, place, self._on_event)
             self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
-            self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
+            self._means = Means(store, files, budget, settings, self._on_event)
             self._finisher = Finisher(Images(store.files), files, self._on_event)
             self._files, self._crew = files, (workers, helpers, Turns(layers), budget)
             self._exit = stack.pop_all()

@@ -121,7 +121,7 @@ def _setting(
         kind: of its values.
         text: see `Setting`.
         default: its value where nobody says anything.
-        derive: makes that value of the environment, in place of ``default``.
+        derive: makes that value of the environment, in place of ``default``, which counts where there is none.
         of: tells what ``derive`` does, or what there is in place of no value.
         flag: in place of that which is made of its name.
     """
@@ -132,7 +132,7 @@ def _setting(
         "shown_default": of or kind.show(default),
         **({} if flag is None else {"flag": flag}),
     }
-    return field(metadata=metadata) if derive else field(default=default, metadata=metadata)
+    return field(metadata=metadata) if derive and default is None else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +229,12 @@ def _default_cache(environment: Mapping[str, str]) -> str:
     return os.path.join(base, "fastpull")
 
 
+def _step_of_slurm(environment: Mapping[str, str]) -> str:
+    """All processes of ``srun``, on whatever node."""
+    job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
+    return f"{environment.get('SLURM_CLUSTER_NAME', '')}.{job}.{step}" if job and step else ""
+
+
 def config_files(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Where configuration files may be: what a site's administrators say, then what the user says."""
     user, site = folders("fastpull", environment)
@@ -250,6 +256,7 @@ class Settings:
         sync: cache and output are on their disks before they appear.
         pull: whether to ask the registry what a tag means now: ``always``; ``newer``, where a failure does not matter
             if the cache has the image; only if that is ``missing`` in the cache; or ``never``.
+        job: processes that have this in common, and the user, ask a registry only once what a tag means.
         locks: how nodes that share the cache exclude each other, see `fastpull.cache.locks`: ``auto``; by a ``flock``
             that is known to hold between them; or by ``lease`` alone.
         keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again. By default
@@ -282,6 +289,13 @@ class Settings:
     )
     sync: bool = _setting(SWITCH, "have cache and output on their disks before they appear", default=False)
     pull: str = _setting(PULL_POLICY, "when to ask the registry what a tag means, and not the cache", default="always")
+    job: str = _setting(
+        NAME,
+        "whose processes ask once for all of them what a tag means",
+        default="",
+        derive=_step_of_slurm,
+        of="the step of Slurm's job, if there is one",
+    )
     locks: str = _setting(
         LOCKS, "how nodes exclude each other: flock where that is known to reach all of them, or lease", default="auto"
     )

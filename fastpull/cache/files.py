@@ -12,7 +12,7 @@ from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_er
 from fastpull.oci.digest import ALGORITHMS, Digest
 
 _BY_DIGEST = ("blobs", "partial", "index", "images")
-_FOLDERS = (*_BY_DIGEST, "pins", "refs", "locks", "trash")
+_FOLDERS = (*_BY_DIGEST, "answers", "pins", "refs", "locks", "trash")
 _counter = itertools.count()
 
 

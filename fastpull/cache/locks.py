@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from fastpull.cache.beats import BEATS
+from fastpull.cache.fstime import filesystem_time
 from fastpull.cache.owners import Owner
 from fastpull.errors import CacheError, LockLost, from_os_error
 
@@ -234,20 +235,10 @@ class FileLock:
                 return _State.ENDED
         if owner is not None and owner.has_ended():
             return _State.ENDED
-        silence = self._age(look) if is_first else 0.0
+        silence = filesystem_time(os.path.dirname(self.path)) - look.mtime_ns / 1e9 if is_first else 0.0
         if time.monotonic() - self._since >= LEASE_SECONDS or silence > _ABANDONED_SECONDS:
             return _State.SILENT
         return _State.THERE
-
-    def _age(self, look: _Look) -> float:
-        """Seconds since the last sign of life, by the filesystem's own time."""
-        draft = self._draft()
-        fd = os.open(draft, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.unlink(draft)
-            return (os.fstat(fd).st_mtime_ns - look.mtime_ns) / 1e9
-        finally:
-            os.close(fd)
 
     def _draft(self) -> str:
         """A name that nobody else has."""

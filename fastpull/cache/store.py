@@ -10,6 +10,7 @@
       images/<algorithm>/<name>.sqsh   finished images, see `fastpull.cache.images`
       pins/                            what is in use, see `fastpull.cache.pins`
       refs/<hash of the reference>     what a reference resolved to
+      answers/                         the same, for a job, see `fastpull.cache.answers`
       locks/                           who is at it
       trash/                           on its way out
 
