@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
+TESTS := tests bench/micro
+SIDE_BY_SIDE := $(shell expr $$(nproc) + 1)
 SOURCES := pyproject.toml setup.py $(wildcard native/*)
 
 .PHONY: help demo test faults fuzz cases lint format bench bench-scaling bench-micro wheel clean
@@ -13,9 +15,9 @@ help:  ## show this
 demo: $(VENV)/ready  ## pull a generated image from a loopback registry, and check it; needs neither root nor a network
 	$(RUN)/fastpull demo
 
-test: $(VENV)/ready-dev  ## run the tests; as root, install the programs they compare with
+test: $(VENV)/ready-dev  ## run the tests; as root, install the programs they compare with (TESTS=tests/unit ARGS="-n 0 -k merge")
 	@tests/peers.sh
-	$(RUN)/python -m pytest tests bench/micro $(ARGS)
+	$(RUN)/python -m pytest -n $(SIDE_BY_SIDE) --dist worksteal $(TESTS) $(ARGS)
 
 faults: $(VENV)/ready-dev  ## pull through deaths, errors, power cuts, bit rot and faults (ARGS="crash --trials 50 --seed 7")
 	@tests/peers.sh

@@ -1,6 +1,6 @@
 """``python -m fastpull``: the command, where its script is not on the path."""
 
-from fastpull.cli import main
+from fastpull.cli import script
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    script()

@@ -89,9 +89,11 @@ class FastpullError(Exception):
 
     Attributes:
         exit_code: what the command line exits with; one per family.
+        asked: what a host was asked for, and as whom, where that is not said otherwise.
     """
 
     exit_code: ClassVar[int] = 1
+    asked = ""
 
     def __str__(self) -> str:
         return f"{self.message}. {self.hint}" if self.hint else self.message
@@ -99,7 +101,7 @@ class FastpullError(Exception):
     @property
     def message(self) -> str:
         """What happened, and where."""
-        return self._message()
+        return f"{self._message()} ({self.asked})" if self.asked else self._message()
 
     @property
     def hint(self) -> str:
@@ -183,7 +185,7 @@ class TransportError(FastpullError, OSError):
         return f"cannot reach {self.host}: {self.reason}"
 
     def _hint(self) -> str:
-        return self.advice
+        return self.advice or "Check the name and the network, and try again: what has come is kept"
 
 
 # --- 11: registry answers
@@ -256,7 +258,7 @@ class UnexpectedAnswer(RegistryError):
         return f"unexpected answer ({status}{self.reason}) from: {self.url}"
 
     def _hint(self) -> str:
-        return self.advice
+        return self.advice or "Try again later; if it stays so, tell those who run that host"
 
 
 @dataclass(eq=False)
@@ -268,6 +270,9 @@ class MalformedDocument(RegistryError):
 
     def _message(self) -> str:
         return f"{self.reason} in: {self.subject}"
+
+    def _hint(self) -> str:
+        return "Tell those who made it: fastpull can do nothing about it"
 
 
 # --- 12: access

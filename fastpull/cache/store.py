@@ -21,6 +21,7 @@ long as the filesystem does; call them off the loop.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
+
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)  # another user's, or a cache that nobody may write to
 
 SEAL = ".seal"
 """Ends the name of the file that stands beside a blob."""
@@ -197,7 +200,11 @@ class Store:
         Args:
             blob: open still, if it is to be synced.
             fingerprint: XXH3-64 of the blob, in hexadecimal; unused where the seal is fresh.
-            sync: wait until its bytes are on the disk, if the seal does not say that they are.
+            sync: wait until its bytes and its seal are on the disk, if the seal does not say that they are.
+
+        Raises:
+            CacheError: they may not be on the disk. Without ``sync`` a seal that cannot be written costs no more than
+                another look at the blob.
         """
         is_fresh = blob.seal is not None and blob.seal.is_fresh
         # what outlived the boot under which it was verified has reached its disk
@@ -207,9 +214,12 @@ class Store:
         if sync and not on_disk:
             blob.sync()
             on_disk = True
-        with contextlib.suppress(CacheError):  # another user's
-            known = blob.seal.fingerprint if blob.seal is not None and is_fresh else fingerprint
+        known = blob.seal.fingerprint if blob.seal is not None and is_fresh else fingerprint
+        try:
             self.files.write(self.blob_path(blob.digest) + SEAL, Seal.now(blob.size, known, on_disk).to_bytes(), sync)
+        except CacheError as error:
+            if sync and error.errno not in _NOT_OURS:
+                raise
 
     def quarantine(self, digest: Digest) -> None:
         """Takes a blob that is not what its name says out of the way, to ``trash``, with its seal and index."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fastpull.cli.main import main
+from fastpull.cli.main import main, script
 
-__all__ = ["main"]
+__all__ = ["main", "script"]

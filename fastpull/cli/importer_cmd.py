@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import fastpull
 from fastpull.cli.console import LineConsole
+from fastpull.cli.main import script as fastpull_script
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
 
@@ -39,11 +40,9 @@ def add_verb(verbs: Any) -> None:
     releasing.set_defaults(run=_release)
 
 
-def main() -> int:
+def script() -> NoReturn:
     """The program ``fastpull-importer``: pyxis gives it the action as its first argument."""
-    from fastpull.cli.main import main as fastpull_main  # noqa: PLC0415  # it knows this module
-
-    return fastpull_main(["importer", *sys.argv[1:]])
+    fastpull_script(["importer", *sys.argv[1:]])
 
 
 def _get(options: argparse.Namespace) -> int:

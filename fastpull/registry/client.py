@@ -228,6 +228,10 @@ class RegistryClient:
                     self._locations[digest] = answer.url
             yield await self._blob_body(answer, repository, descriptor, start, stop)
 
+    def identity(self, repository: str) -> str:
+        """Who is asking for a repository, for messages."""
+        return self._auth.identity(f"repository:{repository}:pull")
+
     def lanes(self, digest: Digest) -> Lanes:
         """The lanes to the host that a blob comes from, as far as it is known yet."""
         location = self._locations.get(digest)
@@ -310,7 +314,7 @@ class RegistryClient:
         if answer.status in (401, 403):
             if answer.host != self._host:
                 return AccessDenied(f"{self.name}/{repository}", answer.host, "where the registry sends its clients")
-            return AccessDenied(repository, self.name, self._auth.identity(f"repository:{repository}:pull"))
+            return AccessDenied(repository, self.name, self.identity(repository))
         if answer.status == 404:
             return NotFound(subject, self.name, "Check name and tag, and that you may see it")
         pause = retry_after_seconds(answer.headers) if answer.status in (429, 503) else None

@@ -49,6 +49,11 @@ class Endpoint:
     _rests_until: float = field(default=0.0, repr=False)
 
     @property
+    def identity(self) -> str:
+        """Who is asking it, for messages."""
+        return self.client.identity(self.repository)
+
+    @property
     def rests(self) -> bool:
         """Whether it failed a moment ago."""
         return time.monotonic() < self._rests_until
@@ -89,11 +94,13 @@ class Endpoints:
     """The endpoints of one image name.
 
     Args:
+        name: of the image, for messages.
         endpoints: in the order in which they are to be asked; the last is the registry itself.
         on_failed: told of each that fails while there are others.
     """
 
-    def __init__(self, endpoints: tuple[Endpoint, ...], on_failed: Failed = lambda _: None) -> None:
+    def __init__(self, name: str, endpoints: tuple[Endpoint, ...], on_failed: Failed = lambda _: None) -> None:
+        self._name = name
         self._endpoints = endpoints
         self._on_failed = on_failed
 
@@ -110,18 +117,21 @@ class Endpoints:
         """
         left = sorted((one for one in self._endpoints if one not in without), key=lambda one: one.rests)
         told: FastpullError | None = None
+        teller = left[0]
         for endpoint, following in zip_longest(left, left[1:]):
             try:
                 return await request(endpoint)
             except _PASSED_ON as error:
                 if told is None or not endpoint.is_mirror:
-                    told = error
+                    told, teller = error, endpoint
                 is_news = not endpoint.rests
                 if len(left) > 1:
                     endpoint.rest()
                 if following is not None and is_news:  # many layers may find out at once
-                    self._on_failed(f"{endpoint} failed ({error}), now {following} is asked")
+                    self._on_failed(f"{endpoint} failed ({error.message}), now {following} is asked")
         assert told is not None, "nobody to ask"
+        if not isinstance(told, IntegrityError):  # who asks does not matter to what comes
+            told.asked = ", ".join(fact for fact in (self._name, teller.identity) if fact not in str(told))
         raise told
 
     def others(self, endpoints: Collection[Endpoint]) -> bool:

@@ -69,7 +69,7 @@ class Registries:
             Forbidden: nowhere.
         """
         places = self._conf.pull_sources(reference)
-        return Endpoints(tuple(map(self._endpoint, places)), partial(self._warn, str(reference)))
+        return Endpoints(str(reference), tuple(map(self._endpoint, places)), partial(self._warn, str(reference)))
 
     def client(self, reference: Reference, *, is_mirror: bool = False, is_insecure: bool = False) -> RegistryClient:
         """The client of the registry that an image is in.

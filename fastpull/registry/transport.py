@@ -233,7 +233,7 @@ class Transport:
         self._reaches = Reaches()
         self._insecure = set(access.insecure_registries)
         self._named: set[str] = set()
-        self._contexts: dict[tuple[str, bool, bool], ssl.SSLContext] = {}
+        self._contexts: dict[tuple[str, bool, bool], ssl.SSLContext | bool] = {}
         self._proxies = Proxies.from_environment()
         self._session: aiohttp.ClientSession | None = None
 
@@ -328,7 +328,7 @@ class Transport:
             raise _too_private(url, sender, reach)
         return _Hop(sender, limit)
 
-    def _context(self, host: str) -> ssl.SSLContext:
+    def _context(self, host: str) -> ssl.SSLContext | bool:
         is_named, is_insecure = host in self._named, self.is_insecure(host)
         key = (host, is_named, is_insecure)  # more may be said of it later
         context = self._contexts.get(key)

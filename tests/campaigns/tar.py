@@ -77,15 +77,19 @@ def _reason(ours: Sequence[Member], theirs: Sequence[Member]) -> str | None:
     """Where tarfile alone reads something else, with a reason."""
     if len(ours) != len(theirs):
         return None
-    pairs = [(mine, other) for mine, other in zip(ours, theirs, strict=True) if mine != other]
-    if all(
-        {mine.type, other.type} == {EntryType.FILE, EntryType.DIRECTORY} and mine.path == other.path
-        for mine, other in pairs
-    ):
-        return "takes the type of a v7 entry from the first 100 bytes of a long name"
-    if all(other.path.endswith(b"/" + mine.path) and mine.type is other.type for mine, other in pairs):
-        return "takes a prefix from headers without the POSIX magic"
-    return None
+    reasons = set()
+    for mine, other in zip(ours, theirs, strict=True):
+        if mine.type is not other.type:
+            if {mine.type, other.type} != {EntryType.FILE, EntryType.DIRECTORY}:
+                return None
+            reasons.add("takes the type of a v7 entry from the first 100 bytes of a long name")
+        elif (mine.link, mine.content) != (other.link, other.content):
+            return None
+        if mine.path != other.path:
+            if not other.path.endswith(b"/" + mine.path):
+                return None
+            reasons.add("takes a prefix from headers without the POSIX magic")
+    return ", ".join(sorted(reasons)) or None
 
 
 def _text(members: Sequence[Member]) -> str:

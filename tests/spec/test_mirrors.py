@@ -407,7 +407,7 @@ async def test_a_mirror_rests_after_a_failure_and_is_asked_again_later(monkeypat
             raise UnexpectedAnswer("url", "broken", 500)
         return "answer"
 
-    both = endpoints_module.Endpoints((one, two), told.append)
+    both = endpoints_module.Endpoints("name", (one, two), told.append)
     for now, expected in ((100.0, ["one", "two"]), (110.0, ["two"]), (161.0, ["one", "two"])):
         clock[0] = now
         asked.clear()
@@ -423,4 +423,4 @@ async def test_a_failure_of_this_machine_is_nobody_else_s(settings: Settings) ->
         raise fastpull.errors.CacheError("path", f"full for {endpoint.repository}")
 
     with pytest.raises(fastpull.errors.CacheError, match="full for one"):
-        await endpoints_module.Endpoints((one, two)).ask(request)
+        await endpoints_module.Endpoints("name", (one, two)).ask(request)

@@ -47,6 +47,7 @@ from tests.support.registry import (
     Asked,
     Fault,
     FaultyRegistry,
+    asked_range,
     docker_config,
     from_request,
     no_length,
@@ -225,6 +226,47 @@ async def test_a_broken_connection_goes_on_where_it_broke(
     assert sum(isinstance(event, Retrying) for event in events) >= 4
 
 
+@pytest.mark.case("http", "bodies that end with their connection, whole or cut off")
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_body_may_end_with_its_connection(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, is_whole: bool
+) -> None:
+    reference = big(registry)
+    sent: list[int] = []
+
+    async def unmeasured(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = running.blobs[digest]
+        start, stop = (0, len(body)) if is_whole else asked_range(request, len(body))
+        end = stop if is_whole or len(sent) > 3 else (start + stop) // 2
+        sent.append(end - start)
+        partial = b"206 Partial Content\r\nContent-Range: bytes %d-%d/%d" % (start, stop - 1, len(body))
+        said = b"200 OK" if is_whole else partial
+        assert isinstance(request.transport, asyncio.Transport)
+        request.transport.write(b"HTTP/1.1 %s\r\nConnection: close\r\n\r\n" % said)
+        request.transport.write(body[start:end])
+        request.transport.close()
+        return web.Response()
+
+    registry.faults.append(unmeasured)
+    await pull(reference, tmp_path, settings)
+    assert sum(sent) == len(registry.blobs[layer_digest(registry)]), "nothing came twice"
+
+
+@pytest.mark.case("http", "an ETag that changes in mid pull")
+async def test_digests_count_and_not_entity_tags(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    async def another(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = running.blobs[digest]
+        start, stop = asked_range(request, len(body))
+        running.sent[digest] += stop - start
+        headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}", "ETag": f'"{start}"'}
+        return web.Response(status=206, body=body[start:stop], headers=headers)
+
+    reference = big(registry)
+    registry.faults.append(another)
+    await pull(reference, tmp_path, settings)
+    assert registry.sent[layer_digest(registry)] == len(registry.blobs[layer_digest(registry)])
+
+
 @pytest.mark.case("http", "many breaks, each after some progress")
 async def test_as_long_as_bytes_come_it_goes_on(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     """More breaks than attempts, each with some progress before it."""
@@ -375,6 +417,55 @@ async def test_a_closed_port_is_told_with_its_address(settings: Settings, tmp_pa
     assert "127.0.0.1:9" in str(error)
 
 
+# --- what is told
+
+
+async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.mark.case("http", "failures name host, reference, credentials' place and the next step")
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (gone, TransportError),
+        (truncated, TransportError),
+        (status(403), AccessDenied),
+        (status(404), NotFound),
+        (status(429, Retry_After="86400"), RateLimited),
+        (status(500), UnexpectedAnswer),
+        (redirect(lambda digest: "/"), NotFound),
+        (wrong_content_range("bytes 1-2/3"), UnexpectedAnswer),
+    ],
+    ids=["gone", "truncated", "403", "404", "429", "500", "redirect", "content-range"],
+)
+async def test_every_failure_tells_all_that_helps(
+    registry: FaultyRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    fault: Fault,
+    kind: type[FastpullError],
+    is_known: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(download_module.Download, "backoff", Backoff(2, first_seconds=0.01))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if is_known:
+        registry.account = Account("somebody", "hunter2")
+        docker_config(str(tmp_path / "home"), registry.address, "somebody", "hunter2")
+    reference = publish(registry, [file("f")])
+    registry.faults.append(fault)
+    error = await refused(reference, tmp_path, settings, kind)
+    for fact in (registry.address, reference.partition(":v1")[0] if kind is AccessDenied else reference):
+        assert fact in str(error)
+    assert (".docker/config.json" if is_known else "asked without credentials") in str(error)
+    assert "hunter2" not in str(error)
+    assert error.hint
+
+
 # --- redirects
 
 
@@ -468,6 +559,13 @@ async def test_of_many_whose_location_has_expired_one_asks_for_the_new_one(
         pieces = await asyncio.gather(*(fetch(client, number) for number in range(50)))
     assert b"".join(pieces) == content
     assert len(registry.blob_requests()) == 2
+
+
+@pytest.mark.case("http", "ten redirects")
+async def test_ten_redirects_are_followed(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    reference = big(registry)
+    registry.faults.append(times(10, redirect(lambda digest: f"/v2/test/image/blobs/{digest}")))
+    await pull(reference, tmp_path, settings)
 
 
 @pytest.mark.case("http", "more than ten redirects")

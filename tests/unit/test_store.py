@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -176,6 +178,23 @@ def test_a_blob_that_was_there_before_is_synced_when_that_is_asked_for(
     assert after is not None
     after.close()
     assert after.seal == Seal.now(len(CONTENT), FINGERPRINT, synced=True)
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(errno.EIO, True), (errno.EDQUOT, True), (errno.EROFS, False)])
+def test_a_seal_that_does_not_reach_the_disk_is_told_to_who_asked_for_that(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    put(store)
+    blob = store.find(DIGEST)
+    assert blob is not None
+    monkeypatch.setattr(os, "fsync", fail)
+    store.renew(blob, FINGERPRINT)
+    with pytest.raises(CacheError) if is_told else contextlib.nullcontext():
+        store.renew(blob, FINGERPRINT, sync=True)
+    blob.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b"[1]", b'{"size": "1"}', b"\xff"])

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import platform
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fastpull.tasks import Budget, Passage, Strand, Turns, in_thread, task_group
+from fastpull.tasks import Budget, Passage, Strand, Turns, give_back_freed_memory, in_thread, task_group
 
 
 async def test_a_group_fails_with_its_first_error_itself() -> None:
@@ -218,3 +220,25 @@ def test_what_a_call_of_a_strand_raises_is_raised_to_its_owner_and_ends_it() -> 
         with pytest.raises(ValueError, match="mine"):
             strand.submit(made.append, 1)
     assert made == []
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others give back by themselves, or never")
+def test_freed_memory_is_given_back() -> None:
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    held: list[bytes] = []
+
+    def work() -> None:
+        pieces = []
+        for _ in range(1000):
+            pieces.append(b"x" * 100_000)
+            held.append(b"y" * 1000)  # keeps what stands before it from being the end of what the thread has
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    before = resident()
+    give_back_freed_memory()
+    assert resident() < before - 50_000_000
