@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fastpull.engine import PullReport
     from fastpull.importer import Importer
     from fastpull.meter import StageTime
+    from fastpull.metrics import METRICS, Metrics
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
     from fastpull.oci.image import Image, ImageConfig, Layer
@@ -70,6 +71,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ACCESS": "fastpull.config",
     "LIMITS": "fastpull.config",
+    "METRICS": "fastpull.metrics",
     "SETTINGS": "fastpull.config",
     "Access": "fastpull.config",
     "Additions": "fastpull.runtimes.base",
@@ -98,6 +100,7 @@ _HOMES = {
     "Limits": "fastpull.config",
     "ListedImage": "fastpull.cache.findings",
     "Manifest": "fastpull.oci.manifest",
+    "Metrics": "fastpull.metrics",
     "Place": "fastpull.registry.keyring",
     "Platform": "fastpull.oci.platform",
     "PullReport": "fastpull.engine",
@@ -132,6 +135,7 @@ _HOMES = {
 __all__ = [
     "ACCESS",
     "LIMITS",
+    "METRICS",
     "RUNTIMES",
     "SETTINGS",
     "Access",
@@ -161,6 +165,7 @@ __all__ = [
     "Limits",
     "ListedImage",
     "Manifest",
+    "Metrics",
     "Place",
     "Platform",
     "PullReport",

@@ -265,6 +265,7 @@ class Settings:
             whether such a file is what its name says. By default each user has their own.
         compression: of squashfs files, where nothing else is asked for.
         block_size: of squashfs files, likewise, in bytes.
+        metrics: what `Metrics.write` takes, for the commands ``pull``, ``warm`` and ``importer get``.
         registries_conf: the one ``registries.conf`` to read; by default those of the usual places.
         policy: the ``policy.json`` to keep to; by default the user's, or else the system's.
         limits: how much an image may take.
@@ -309,6 +310,12 @@ class Settings:
         default="zstd:1",
     )
     block_size: int = _setting(SIZE, "of squashfs images, from 4K to 1M", default=128 << 10)
+    metrics: str | None = _setting(
+        FILE,
+        "Prometheus text file, or a directory of them, to which pull, warm and importer get add what they did",
+        default=None,
+        of="none",
+    )
     registries_conf: str | None = _setting(
         FILE,
         "of mirrors, blocked names and aliases: containers' own registries.conf",

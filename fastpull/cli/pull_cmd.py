@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastpull
 from fastpull.cli.arguments import (
@@ -19,10 +19,14 @@ from fastpull.cli.arguments import (
     read_environment,
     settings_of,
 )
-from fastpull.cli.console import Console, console_for
+from fastpull.cli.console import console_for
+from fastpull.cli.measured import measured
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
 from fastpull.errors import FastpullError, InvalidSetting, OutputError, from_os_error
+
+if TYPE_CHECKING:
+    from fastpull.progress import OnEvent
 
 _EPILOG = """\
 examples:
@@ -109,10 +113,11 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a timeline of the pull, also of one that fails, for ui.perfetto.dev"
     )
-    parser.set_defaults(run=_run)
+    add_settings(parser, "metrics")
+    parser.set_defaults(run=measured("pull", _run))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
     settings = settings_of(options)
     options.source = _source(options)
     output = options.output
@@ -142,12 +147,13 @@ def _run(options: argparse.Namespace) -> int:
     with console_for(options, sys.stderr if to_stdout else None) as console:
         try:
             with trace_file as trace:
-                report = run(_pull(options, settings, sink, console, trace))
+                report = run(_pull(options, settings, sink, metrics.beside(console.on_event), trace))
         except FastpullError as error:
             console.failure(error)
             return error.exit_code
     if options.digest_file is not None:
         _write_digest(options.digest_file, report.image.digest)
+    metrics.add_stages(report.stages)
     console.result(report, _words(report), str(report.image.digest))
     return 0
 
@@ -179,10 +185,10 @@ async def _pull(
     options: argparse.Namespace,
     settings: fastpull.Settings,
     sink: fastpull.Sink,
-    console: Console,
+    on_event: OnEvent,
     trace: fastpull.Trace | None,
 ) -> fastpull.PullReport:
-    async with fastpull.Client(settings, on_event=console.on_event) as client:
+    async with fastpull.Client(settings, on_event=on_event) as client:
         return await client.pull(options.source, sink, options.platform, runtimes=options.runtimes, trace=trace)
 
 

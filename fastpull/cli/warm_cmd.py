@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastpull
 from fastpull.cli.arguments import (
@@ -15,9 +15,13 @@ from fastpull.cli.arguments import (
     read_environment,
     settings_of,
 )
-from fastpull.cli.console import Console, console_for
+from fastpull.cli.console import console_for
+from fastpull.cli.measured import measured
 from fastpull.cli.running import run
 from fastpull.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from fastpull.progress import OnEvent
 
 _EPILOG = """\
 examples:
@@ -56,10 +60,11 @@ def add_verb(verbs: Any) -> None:
     add_settings(parser, "sync")
     add_client_arguments(parser)
     add_output_arguments(parser)
-    parser.set_defaults(run=_run)
+    add_settings(parser, "metrics")
+    parser.set_defaults(run=measured("warm", _run))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
     if options.jobs < 1:
         raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
     sources = [*options.sources, *(source for path in options.file for source in _read(path))]
@@ -69,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     with console_for(options) as console:
         environments = [read_environment(name, console, verbose=options.verbose) for name in options.edf]
         sources += [found.image for found in environments if found.image and found.image_file is None]
-        reports = run(_warm(sources, options, settings, console))
+        reports = run(_warm(sources, options, settings, metrics.beside(console.on_event)))
     for report in reports:
         if report.error is not None:
             console.failure(report.error)
@@ -79,9 +84,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def _warm(
-    sources: list[str], options: argparse.Namespace, settings: fastpull.Settings, console: Console
+    sources: list[str], options: argparse.Namespace, settings: fastpull.Settings, on_event: OnEvent
 ) -> list[fastpull.WarmReport]:
-    async with fastpull.Client(settings, on_event=console.on_event) as client:
+    async with fastpull.Client(settings, on_event=on_event) as client:
         return await client.warm(sources, jobs=options.jobs, platform=options.platform)
 
 

@@ -41,6 +41,7 @@ ROOMS = [
     "finish",
     "client",
     "importer",
+    "metrics",
     "demo",
     "cli",
     "__main__",
