@@ -33,6 +33,7 @@ from fastpull.cache.beats import BEATS
 from fastpull.cache.fstime import filesystem_time
 from fastpull.cache.owners import Owner
 from fastpull.errors import CacheError, LockLost, from_os_error
+from fastpull.writing import flush
 
 LEASE_SECONDS = 15.0
 """After so long without a sign of life an owner on another node is taken to be dead: five beats."""
@@ -222,6 +223,7 @@ class FileLock:
         has_flock = self._way != "lease" and self._flock(fd) is True and self._excludes(fd)
         self._mine = Owner.me(has_flock=has_flock, is_suspect=is_suspect)
         os.pwrite(fd, self._mine.to_bytes(), 0)
+        flush(fd)
 
     def _state_of(self, owner: Owner | None, look: _Look, fd: int) -> _State:
         is_first = self._seen is None

@@ -18,7 +18,7 @@ from fastpull.cache.journal import RECORD_SIZE, Record, holds, read_records, rep
 from fastpull.errors import CacheError, FastpullError, LockLost, from_os_error
 from fastpull.tarstage import start_writeback
 from fastpull.tasks import Aborted
-from fastpull.writing import pwrite_all
+from fastpull.writing import flush, pwrite_all
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
@@ -188,6 +188,7 @@ class Partial:
         with self._local_errors():
             self._lock.check()
             os.fchmod(self._data, mode)
+            flush(self._data)
             os.rename(self.data_path, private)
             # whatever happened between check and rename, now it is known which file this is
             if not os.path.samestat(os.fstat(self._data), os.stat(private, follow_symlinks=False)):
