@@ -137,10 +137,18 @@ class FileLock:
         """Makes sure that the lock is still held, to be called before what was made under it is published.
 
         Raises:
-            LockLost: this process gave no sign of life for so long that somebody else has it now.
+            LockLost: this process gave no sign of life for so long that somebody else has it now; or its file is gone.
+            CacheError: the filesystem does not tell.
         """
-        if not self._is_mine():
-            raise LockLost(self.path, "somebody else has taken over, since this process stood still for too long")
+        try:
+            is_mine = self._is_mine()
+        except OSError as error:
+            raise from_os_error(CacheError, error, self.path) from error
+        if not is_mine:
+            reason = (
+                "somebody else has taken over, since this process stood still for too long, or has emptied the cache"
+            )
+            raise LockLost(self.path, reason)
         with contextlib.suppress(OSError):
             os.utime(self._fd)
 
@@ -269,7 +277,7 @@ class FileLock:
     def _is_mine(self) -> bool:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)  # asks the server, as a stat may not
-        except OSError:
+        except FileNotFoundError:
             return False
         try:
             owner = Owner.from_bytes(_look(fd).content)

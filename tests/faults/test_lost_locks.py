@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fastpull
+from fastpull.cache.owners import Owner
 from fastpull.config import Settings
 from tests.support.layers import file, publish, stored
 from tests.support.processes import Ended, end
@@ -43,6 +45,18 @@ async def stop_while_it_downloads(process: asyncio.subprocess.Process, registry:
     os.kill(process.pid, signal.SIGSTOP)
 
 
+async def until_taken_over(boot: str, locks: Path) -> None:
+    """Until a lock is that of a process under another boot."""
+    async with asyncio.timeout(60):
+        while True:
+            for path in locks.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    owner = Owner.from_bytes(path.read_bytes())
+                    if owner is not None and owner.boot == boot:
+                        return
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize("verb", ["pull", "warm", "keep"])
 async def test_who_comes_back_uses_what_the_other_has_fetched(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, verb: str
@@ -64,7 +78,7 @@ async def test_who_comes_back_uses_what_the_other_has_fetched(
     one = await start("one", *command("one"), cache=settings.cache)
     await stop_while_it_downloads(one, registry)
     other = await start("other", *command("other"), cache=settings.cache)
-    await asyncio.sleep(3.5)  # it has taken over, and is at it
+    await until_taken_over("other", Path(settings.cache, "v1/locks"))
     os.kill(one.pid, signal.SIGCONT)
     ended: tuple[Ended, Ended] = await asyncio.gather(end(one), end(other))
     assert [each.code for each in ended] == [0, 0], ended
