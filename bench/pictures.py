@@ -18,7 +18,7 @@ from bench.limits import Stage
 _WIDTH, _NAMES, _NUMBERS = 860, 230, 130
 _BAR, _GAP, _HEAD = 18, 6, 34
 _OURS, _OTHERS, _LIMIT = "#2a78c8", "#9aa4b1", "#d9822b"
-_STAGES = ("#4e79a7", "#59a14f", "#f28e2b", "#76b7b2", "#e15759", "#b07aa1", "#edc948", "#9c755f", "#ff9da7", "#8c8c8c")
+COLOURS = ("#4e79a7", "#59a14f", "#f28e2b", "#76b7b2", "#e15759", "#b07aa1", "#edc948", "#9c755f", "#ff9da7", "#8c8c8c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +69,39 @@ def draw(title: str, bars: Sequence[Bar]) -> str:
     legend = {part.name: part.colour for bar in bars for part in bar.parts if part.name}
     longest = max((bar.value for bar in bars), default=0.0) or 1.0
     scale = (_WIDTH - _NAMES - _NUMBERS) / longest
-    lines = [_text(8, 22, title, weight="bold")]
+    lines = [text(8, 22, title, weight="bold")]
     x, y = 8.0, float(_HEAD)
     for name, colour in legend.items():
         if x + 30 + 7 * len(name) > _WIDTH:
             x, y = 8.0, y + _BAR
-        lines += [_rectangle(x, y, 12, 12, colour), _text(x + 17, y + 11, name)]
+        lines += [_rectangle(x, y, 12, 12, colour), text(x + 17, y + 11, name)]
         x += 30 + 7 * len(name)
     y += _BAR + _GAP if legend else 0
     for bar in bars:
         if not bar.parts:
-            lines.append(_text(8, y + 13 + _GAP, bar.name, weight="bold"))
+            lines.append(text(8, y + 13 + _GAP, bar.name, weight="bold"))
             y += _GAP
         else:
-            lines.append(_text(_NAMES - 8, y + 13, bar.name, anchor="end"))
+            lines.append(text(_NAMES - 8, y + 13, bar.name, anchor="end"))
             x = float(_NAMES)
             for part in bar.parts:
                 lines.append(_rectangle(x, y, part.value * scale, _BAR, part.colour))
                 x += part.value * scale
-            lines.append(_text(x + 6, y + 13, bar.note))
+            lines.append(text(x + 6, y + 13, bar.note))
         y += _BAR + _GAP
-    size = f'width="{_WIDTH}" height="{y + _GAP:.0f}" viewBox="0 0 {_WIDTH} {y + _GAP:.0f}"'
+    return document(title, _WIDTH, y + _GAP, lines)
+
+
+def document(title: str, width: float, height: float, lines: Sequence[str]) -> str:
+    """An SVG document of elements, for a light and for a dark page.
+
+    Args:
+        title: for those who do not see it.
+        width: in pixels.
+        height: likewise.
+        lines: the elements.
+    """
+    size = f'width="{width}" height="{height:.0f}" viewBox="0 0 {width} {height:.0f}"'
     style = (
         "text{font-family:sans-serif;font-size:13px;fill:#1b1f24}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}}"
     )
@@ -130,7 +142,7 @@ def bars_of_stages(limits: Sequence[Mapping[str, Any]], place: str) -> list[Bar]
     """
     shown = [limit for limit in limits if limit["place"] == place]
     names = [stage for stage in Stage if any(stage in limit["stages"] for limit in shown)]
-    colours = {name: _STAGES[number % len(_STAGES)] for number, name in enumerate(names)}
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     return [
         Bar(
             limit["contest"],
@@ -168,9 +180,20 @@ def _rectangle(x: float, y: float, width: float, height: float, colour: str) -> 
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" fill="{colour}"/>'
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal") -> str:
+def text(x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "") -> str:
+    """An element with words.
+
+    Args:
+        x: where they begin, or have their middle or end, by ``anchor``.
+        y: of the line that they stand on.
+        words: to be shown.
+        anchor: ``start``, ``middle`` or ``end``.
+        weight: ``normal`` or ``bold``.
+        colour: of CSS; by default that of the page.
+    """
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f"<text {place}>{escape(text)}</text>"
+    fill = f' style="fill:{colour}"' if colour else ""
+    return f"<text {place}{fill}>{escape(words)}</text>"
 
 
 def main() -> int:

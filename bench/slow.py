@@ -1,8 +1,9 @@
-"""A slow line: ``python -m bench.slow UPSTREAM DELAY RATE``, a proxy on a loopback address.
+"""A slow line: ``python -m bench.slow UPSTREAM DELAY RATE [TOTAL]``, a proxy on a loopback address.
 
 Each connection is a line of its own: what comes back takes DELAY seconds, and passes at no more than RATE bytes a
 second, as a sender's window over a long way has it; the first byte takes twice as long, for a connection has to be
-agreed upon first. What is asked passes at once: a delay is a round trip's. It speaks no protocol, so TLS would pass.
+agreed upon first. All of them together get no more than TOTAL bytes a second, if that is given. What is asked passes at
+once: a delay is a round trip's. It speaks no protocol, so TLS would pass.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Line:
     rate: float
     free: float = 0.0
 
-    def send(self, size: int, now: float) -> float:
+    def send(self, size: float, now: float) -> float:
         """Sends bytes, and returns when the last of them arrives."""
         self.free = max(self.free, now) + size / self.rate
         return self.free + self.delay
@@ -42,14 +43,16 @@ class Line:
         return int(self.delay * self.rate / _PIECE) + 2
 
 
-async def serve(upstream: tuple[str, int], delay: float, rate: float) -> asyncio.Server:
+async def serve(upstream: tuple[str, int], delay: float, rate: float, total: float | None = None) -> asyncio.Server:
     """Opens a proxy on a port of the system's choice.
 
     Args:
         upstream: host and port of who answers.
         delay: of what comes back, in seconds.
         rate: bytes a second of each connection.
+        total: of all connections together; by default there is no limit.
     """
+    trunk = Line(0.0, total) if total else None
 
     async def accept(client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -57,7 +60,7 @@ async def serve(upstream: tuple[str, int], delay: float, rate: float) -> asyncio
             asking = asyncio.create_task(_forward(client, forth))
             try:
                 await asyncio.sleep(delay)
-                await _carry(server, back, Line(delay, rate))
+                await _carry(server, back, Line(delay, rate), trunk)
             finally:
                 asking.cancel()
                 forth.close()
@@ -74,14 +77,18 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         writer.write_eof()
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line) -> None:
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line, trunk: Line | None) -> None:
     """Passes on what is read, each piece when it arrives; reads no more than is on the way."""
     loop = asyncio.get_running_loop()
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(line.pieces)
 
     async def send() -> None:
         while data := await reader.read(_PIECE):
-            await under_way.put((line.send(len(data), loop.time()), data))
+            begun = loop.time()
+            if trunk is not None:
+                begun = trunk.send(len(data), begun)
+                await asyncio.sleep(begun - loop.time())
+            await under_way.put((line.send(len(data), begun), data))
             await asyncio.sleep(line.free - loop.time())
         await under_way.put((0.0, b""))
 
@@ -99,12 +106,12 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lin
         group.create_task(deliver())
 
 
-async def _run(upstream: str, delay: float, rate: float) -> None:
+async def _run(upstream: str, *numbers: float) -> None:
     host, _, port = upstream.rpartition(":")
-    server = await serve((host, int(port)), delay, rate)
+    server = await serve((host, int(port)), *numbers)
     print(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(_run(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(_run(sys.argv[1], *map(float, sys.argv[2:])))

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fastpull.engine import PullReport
     from fastpull.importer import Importer
     from fastpull.meter import StageTime
+    from fastpull.metrics import METRICS, Metrics
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
     from fastpull.oci.image import Image, ImageConfig, Layer
@@ -74,6 +75,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ACCESS": "fastpull.config",
     "LIMITS": "fastpull.config",
+    "METRICS": "fastpull.metrics",
     "SETTINGS": "fastpull.config",
     "Access": "fastpull.config",
     "Additions": "fastpull.runtimes.base",
@@ -105,6 +107,7 @@ _HOMES = {
     "Limits": "fastpull.config",
     "ListedImage": "fastpull.cache.findings",
     "Manifest": "fastpull.oci.manifest",
+    "Metrics": "fastpull.metrics",
     "MpiFabric": "fastpull.cluster.mpi",
     "NodeReport": "fastpull.cluster.report",
     "Place": "fastpull.registry.keyring",
@@ -142,6 +145,7 @@ _HOMES = {
 __all__ = [
     "ACCESS",
     "LIMITS",
+    "METRICS",
     "RUNTIMES",
     "SETTINGS",
     "Access",
@@ -174,6 +178,7 @@ __all__ = [
     "Limits",
     "ListedImage",
     "Manifest",
+    "Metrics",
     "MpiFabric",
     "NodeReport",
     "Place",

@@ -114,10 +114,9 @@ class Client:
             helpers = None
             if settings.workers >= _MANY_CORES:
                 helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
-            store = self._store = await in_thread(files, Store, settings.cache)
-            local_locks = await in_thread(files, local_lock_option, store.root)
-            if local_locks:
-                message = f"locks of this filesystem ({local_locks}) hold on this node only: fill it from one node"
+            store = self._store = await in_thread(files, Store, settings.cache, settings.locks)
+            if settings.locks == "flock" and (option := await in_thread(files, local_lock_option, store.root)):
+                message = f"locks of this filesystem ({option}) hold on this node only: use --locks auto or lease"
                 self._warn(settings.cache, message)
             conf = await in_thread(files, load_registries_conf, settings.registries_conf)
             self._policy = await in_thread(files, load_policy, settings.policy)
@@ -127,7 +126,7 @@ class Client:
             self._registries = Registries(settings, transport, self._keyring, conf, place, self._on_event)
             self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
-            self._means = Means(store, files, budget, settings.sync, settings.pull, self._on_event)
+            self._means = Means(store, files, budget, settings, self._on_event)
             self._finisher = Finisher(Images(store.files), files, self._on_event)
             self._files, self._crew = files, (workers, helpers, Turns(layers), budget)
             self._exit = stack.pop_all()

@@ -60,6 +60,7 @@ HOST = Kind("HOST[:PORT]", str)
 HOSTS = Kind("HOST[:PORT]", parse_names, ",".join, types=(list,), is_list=True)
 SECRET = Kind("", Secret, is_secret=True)
 COMPRESSION = Kind("NAME[:LEVEL]", str)
+LOCKS = Kind.choice("auto", "flock", "lease")
 PULL_POLICY = Kind.choice("always", "newer", "missing", "never")
 
 
@@ -120,7 +121,7 @@ def _setting(
         kind: of its values.
         text: see `Setting`.
         default: its value where nobody says anything.
-        derive: makes that value of the environment, in place of ``default``.
+        derive: makes that value of the environment, in place of ``default``, which counts where there is none.
         of: tells what ``derive`` does, or what there is in place of no value.
         flag: in place of that which is made of its name.
     """
@@ -131,7 +132,7 @@ def _setting(
         "shown_default": of or kind.show(default),
         **({} if flag is None else {"flag": flag}),
     }
-    return field(metadata=metadata) if derive else field(default=default, metadata=metadata)
+    return field(metadata=metadata) if derive and default is None else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,12 @@ def _default_cache(environment: Mapping[str, str]) -> str:
     return os.path.join(base, "fastpull")
 
 
+def _step_of_slurm(environment: Mapping[str, str]) -> str:
+    """All processes of ``srun``, on whatever node."""
+    job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
+    return f"{environment.get('SLURM_CLUSTER_NAME', '')}.{job}.{step}" if job and step else ""
+
+
 def config_files(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Where configuration files may be: what a site's administrators say, then what the user says."""
     user, site = folders("fastpull", environment)
@@ -249,12 +256,16 @@ class Settings:
         sync: cache and output are on their disks before they appear.
         pull: whether to ask the registry what a tag means now: ``always``; ``newer``, where a failure does not matter
             if the cache has the image; only if that is ``missing`` in the cache; or ``never``.
+        job: processes that have this in common, and the user, ask a registry only once what a tag means.
+        locks: how nodes that share the cache exclude each other, see `fastpull.cache.locks`: ``auto``; by a ``flock``
+            that is known to hold between them; or by ``lease`` alone.
         keep_images: squashfs files that are pulled stay in the cache, too, so that nobody makes them again. By default
             they do not, since they take as much space as the blobs.
         share_images: trust finished squashfs files that others have made who may write to the cache. No digest tells
             whether such a file is what its name says. By default each user has their own.
         compression: of squashfs files, where nothing else is asked for.
         block_size: of squashfs files, likewise, in bytes.
+        metrics: what `Metrics.write` takes, for the commands ``pull``, ``warm`` and ``importer get``.
         registries_conf: the one ``registries.conf`` to read; by default those of the usual places.
         policy: the ``policy.json`` to keep to; by default the user's, or else the system's.
         limits: how much an image may take.
@@ -279,6 +290,16 @@ class Settings:
     )
     sync: bool = _setting(SWITCH, "have cache and output on their disks before they appear", default=False)
     pull: str = _setting(PULL_POLICY, "when to ask the registry what a tag means, and not the cache", default="always")
+    job: str = _setting(
+        NAME,
+        "whose processes ask once for all of them what a tag means",
+        default="",
+        derive=_step_of_slurm,
+        of="the step of Slurm's job, if there is one",
+    )
+    locks: str = _setting(
+        LOCKS, "how nodes exclude each other: flock where that is known to reach all of them, or lease", default="auto"
+    )
     keep_images: bool = _setting(SWITCH, "keep squashfs images that are pulled in the cache, too", default=False)
     share_images: bool = _setting(
         SWITCH, "trust finished squashfs images of whoever else may write to the cache", default=False
@@ -289,6 +310,12 @@ class Settings:
         default="zstd:1",
     )
     block_size: int = _setting(SIZE, "of squashfs images, from 4K to 1M", default=128 << 10)
+    metrics: str | None = _setting(
+        FILE,
+        "Prometheus text file, or a directory of them, to which pull, warm and importer get add what they did",
+        default=None,
+        of="none",
+    )
     registries_conf: str | None = _setting(
         FILE,
         "of mirrors, blocked names and aliases: containers' own registries.conf",

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from fastpull.bottleneck import find_bottleneck
 from fastpull.config import available_cores
 from fastpull.dressing import Dressing
-from fastpull.errors import DigestMismatch, FastpullError, LayerError, LimitExceeded, SizeMismatch
+from fastpull.errors import DigestMismatch, FastpullError, LayerError, LimitExceeded, LockLost, SizeMismatch
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
 from fastpull.layers.quota import Quota
@@ -351,9 +351,14 @@ class _Blobs:
                     continue
                 except FastpullError:
                     if work.fingerprint:  # what is wrong is not the blob
-                        await blob.accept(work.fingerprint)
+                        with suppress(LockLost):
+                            await blob.accept(work.fingerprint)
                     raise
-                await blob.accept(work.fingerprint)
+                try:
+                    await blob.accept(work.fingerprint)
+                except LockLost as error:
+                    self._workshop.on_event(Warned(source, str(error)))
+                    continue
                 self.cached += blob.is_cached
                 self._tell(work)
                 self._workshop.on_event(

@@ -29,6 +29,7 @@
     ├── LayerError                                24   a changeset that breaks the rules of image-spec's layer.md
     ├── LimitExceeded                             25   an image that takes more than it may
     ├── CacheError (OSError)                      30   the cache cannot be read or written
+    │   └── LockLost                              30   this process stood still, somebody else has taken over
     ├── OutputError (OSError)                     31   the destination cannot be written
     │   └── OutputExists (FileExistsError)
     └── ClusterError                              40   the ranks of a job cannot work together
@@ -68,6 +69,7 @@ __all__ = [
     "InvalidSource",
     "LayerError",
     "LimitExceeded",
+    "LockLost",
     "MalformedDocument",
     "MpiError",
     "NoMatchingPlatform",
@@ -519,6 +521,13 @@ class CacheError(_LocalError):
 
     def _message(self) -> str:
         return f"cache: {super()._message()}"
+
+
+class LockLost(CacheError):
+    """This process gave no sign of life for so long that somebody else has taken over what it was doing."""
+
+    def _hint(self) -> str:
+        return "Nothing is damaged; try again"
 
 
 class OutputError(_LocalError):

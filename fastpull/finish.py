@@ -12,24 +12,22 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
-from fastpull.progress import OnEvent, WaitingForImage
+from fastpull.cache.locks import pauses
+from fastpull.errors import FastpullError, LockLost
+from fastpull.progress import OnEvent, WaitingForImage, Warned
 from fastpull.tasks import in_thread
 
 if TYPE_CHECKING:
     from fastpull.cache.images import FinishedImage, ImageKey, Images
+    from fastpull.cache.locks import FileLock
 
     Build = Callable[[str], Awaitable[dict[str, Any]]]
     """Makes a file at a path, and returns the facts of its making as JSON has them."""
-
-_FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 1.0
-"""Between two looks whether somebody else has finished: many nodes of a step wait together for a shared filesystem."""
 
 
 class Finisher:
@@ -74,26 +72,36 @@ class Finisher:
 
     async def _get(self, key: ImageKey, source: str, build: Build | None, *, sync: bool) -> FinishedImage | None:
         lock = self._images.lock(key)
-        pause = 0.0
-        while True:
+        for number, pause in enumerate(pauses()):
             if not lock.is_there:
                 image = await self._look(key)
                 if image is not None or build is None:
                     return image
             if lock.try_acquire():
-                break
-            if pause == _FIRST_PAUSE_SECONDS:  # longer than who only looks
+                try:
+                    return await self._make(key, source, build, lock, sync=sync)
+                except LockLost as error:
+                    self._on_event(Warned(source, str(error)))
+                finally:
+                    lock.release()
+            if number == 1:  # longer than who only looks
                 self._on_event(WaitingForImage(source))
-            pause = min(max(_FIRST_PAUSE_SECONDS, 1.5 * pause), _LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # not for secrets
-        try:
-            image = await self._look(key)
-            if image is None and build is not None:
+            await asyncio.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    async def _make(
+        self, key: ImageKey, source: str, build: Build | None, lock: FileLock, *, sync: bool
+    ) -> FinishedImage | None:
+        image = await self._look(key)
+        if image is None and build is not None:
+            try:
                 facts = await build(self._images.draft(key))
+                lock.check()
                 image = await in_thread(self._files, self._images.publish, key, source, facts, sync)
-            return image
-        finally:
-            lock.release()
+            except FastpullError:
+                lock.check()  # who has taken over may have taken the draft away, too
+                raise
+        return image
 
     async def _look(self, key: ImageKey) -> FinishedImage | None:
         stopped = threading.Event()

@@ -4,8 +4,10 @@
 packages=""
 for pair in buildah:buildah bwrap:bubblewrap ch-run:charliecloud crun:crun debootstrap:debootstrap \
     docker-registry:docker-registry htpasswd:apache2-utils mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs \
-    mksquashfs:squashfs-tools mpirun.openmpi:openmpi-bin newuidmap:uidmap nginx:nginx-light openssl:openssl podman:podman runc:runc \
-    skopeo:skopeo squashfuse:squashfuse strace:strace systemd-nspawn:systemd-container tar:tar tar2sqfs:squashfs-tools-ng umoci:umoci; do
+    mksquashfs:squashfs-tools mpirun.openmpi:openmpi-bin munged:munge newuidmap:uidmap nginx:nginx-light \
+    openssl:openssl podman:podman runc:runc skopeo:skopeo slurmctld:slurmctld slurmd:slurmd srun:slurm-client \
+    squashfuse:squashfuse strace:strace systemd-nspawn:systemd-container tar:tar tar2sqfs:squashfs-tools-ng \
+    umoci:umoci; do
     command -v "${pair%%:*}" >/dev/null || [ -x "/usr/sbin/${pair%%:*}" ] || packages="$packages ${pair#*:}"
 done
 [ -z "$packages" ] && exit 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from fastpull.cache.answers import Answers
 from fastpull.cache.findings import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
 from fastpull.cache.images import FinishedImage, Images
 from fastpull.cache.leftovers import Leftovers
@@ -147,6 +148,7 @@ class Cache:
                 removed.freed_bytes += partial.size
         if not dry_run:
             self._pins.remove_dead(max_pin_seconds)
+            Answers(self._store.files).remove_old()
             self._images.remove_leftovers(_LEFTOVER_SECONDS)
             self._leftovers.remove(_LEFTOVER_SECONDS)
             self._leftovers.empty_trash()

@@ -12,7 +12,7 @@ from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_er
 from fastpull.oci.digest import ALGORITHMS, Digest
 
 _BY_DIGEST = ("blobs", "partial", "index", "images")
-_FOLDERS = (*_BY_DIGEST, "pins", "refs", "locks", "trash")
+_FOLDERS = (*_BY_DIGEST, "answers", "pins", "refs", "locks", "trash")
 _counter = itertools.count()
 
 
@@ -22,6 +22,7 @@ class Files:
     Args:
         root: made if it is missing, for its owner alone. Folders and files in it take over the root's permissions
             for group and others, so that a site can share a cache by the root's mode.
+        locks: the way of its locks, see `FileLock`.
 
     Attributes:
         root: with ``v1``.
@@ -33,7 +34,8 @@ class Files:
         CacheError: from every method, where the filesystem refuses.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, locks: str = "auto") -> None:
+        self._locks = locks
         self.root = os.path.join(os.path.abspath(root), "v1")
         with local_errors():
             os.makedirs(os.path.dirname(self.root), mode=0o700, exist_ok=True)
@@ -62,7 +64,7 @@ class Files:
 
     def lock(self, name: str) -> FileLock:
         """The lock of that name."""
-        return FileLock(os.path.join(self.root, "locks", name), self.note_mode)
+        return FileLock(os.path.join(self.root, "locks", name), self.note_mode, self._locks)
 
     def listed(self, folder: str, *, nested: bool = True) -> Iterator[tuple[str, str, os.stat_result]]:
         """The visible files of a folder as (subfolder, name, state); those that vanish meanwhile are passed over."""

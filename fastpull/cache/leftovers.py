@@ -78,9 +78,10 @@ class Leftovers:
         self._remove_seals(latest)
         self._remove_journals(latest)
         for name in names_in(os.path.join(self._files.root, "locks")):
-            lock = self._files.lock(name)
-            if lock.try_acquire():
-                lock.release()
+            if not name.startswith("."):
+                lock = self._files.lock(name)
+                if lock.try_acquire():
+                    lock.release()
         for digest in list(self._store.indexes):
             if self._store.is_missing(digest):
                 self._store.indexes.remove(digest)

@@ -1,4 +1,19 @@
-"""File locks that die with their process."""
+"""Locks that processes of many nodes share.
+
+A lock is a file that names its owner, made by whoever gets the lock and removed by whoever gives it back. Its owner
+touches it every few seconds. Where the filesystem has ``flock`` the owner holds that, too: it tells those on the same
+node at once when the owner has died. Nobody else can know how far a ``flock`` reaches, so that on another node an owner
+counts as dead when its file has not changed for `LEASE_SECONDS`, by the clock of whoever watches: clocks are never
+compared. An owner that comes back after that finds somebody else's name in the file, see `FileLock.check`.
+
+::
+
+    no file ─ draft, named, flock ─ link ──> ours
+    a file ─ flock refused ──> theirs
+           ├ of this boot, flock given or process gone ─┐
+           ├ not touched for LEASE_SECONDS, as we saw ──┴─ rename away ─ still the same? ──> no file
+           └ else ──> theirs
+"""
 
 from __future__ import annotations
 
@@ -7,114 +22,297 @@ import contextlib
 import errno
 import fcntl
 import os
+import random
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
 
-from fastpull.errors import CacheError, from_os_error
+from fastpull.cache.beats import BEATS
+from fastpull.cache.fstime import filesystem_time
+from fastpull.cache.owners import Owner
+from fastpull.errors import CacheError, LockLost, from_os_error
+from fastpull.writing import flush
+
+LEASE_SECONDS = 15.0
+"""After so long without a sign of life an owner on another node is taken to be dead: five beats."""
+
+_ABANDONED_SECONDS = 86400.0
+"""By the filesystem's own time, for those who look only once: no two clocks of a cluster differ by so much."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-_POLL_SECONDS = 0.05  # a waiting pull takes over this soon after its leader has died
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_MAX_SIZE = 4096
+_TRIES = 100
+
+
+def pauses() -> Iterator[float]:
+    """How long to wait between two looks, in seconds: many nodes wait together for a shared filesystem."""
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # not for secrets
+        pause = min(1.5 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was seen of a lock's file: as long as nothing of it changes, its owner gave no sign of life."""
+
+    content: bytes
+    inode: int
+    mtime_ns: int
+
+
+class _State(Enum):
+    """What is known of an owner."""
+
+    THERE = auto()
+    ENDED = auto()
+    SILENT = auto()  # for so long that it is taken to have ended, and may come back
 
 
 class FileLock:
-    """An exclusive ``flock`` on a file that exists only while somebody holds or wants it.
+    """An exclusive lock: a file that exists only while somebody holds it, or has died with it.
 
-    It excludes tasks of one process as well as processes, and on network filesystems that support it, nodes. Death of
-    the process releases it.
+    It excludes tasks of one process as well as processes and nodes. Death of the process releases it: on the same node
+    at once, for other nodes after `LEASE_SECONDS`.
 
     Args:
         path: of the lock file; its directory exists.
         mode: of the file, whatever the umask: who may not write to it cannot wait for it.
+        way: ``auto`` as above; ``flock`` believes that a ``flock`` holds between all nodes, so that a death is known
+            to all at once; ``lease`` does without.
+
+    Attributes:
+        is_suspect: while it is held, whether somebody who had it before may not have ended, and may write to what they
+            have open.
     """
 
-    def __init__(self, path: str, mode: int = 0o600) -> None:
+    def __init__(self, path: str, mode: int = 0o600, way: str = "auto") -> None:
         self.path = path
+        self.is_suspect = False
         self._mode = mode
+        self._way = way
         self._fd = -1
+        self._mine: Owner | None = None
+        self._seen: _Look | None = None
+        self._since = 0.0
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock."""
+        """Whether this object got the lock and has not given it back; `check` tells whether it still counts."""
         return self._fd >= 0
 
     @property
     def is_there(self) -> bool:
-        """Whether somebody holds or wants the lock, or has died with it."""
+        """Whether somebody holds the lock, or has died with it."""
         return os.path.lexists(self.path)
 
     def try_acquire(self) -> bool:
         """Takes the lock if it is free.
 
         Raises:
-            CacheError: the lock file cannot be made, or the filesystem has no locks, or none that exclude anybody.
+            CacheError: the lock file cannot be made; or the filesystem has no locks, or none that exclude anybody, and
+                the lock is to be a ``flock``.
         """
-        while True:
-            try:
-                try:
-                    fd = self._create()
-                except FileExistsError:
-                    fd = os.open(self.path, _FLAGS)
-            except OSError as error:
-                if error.errno == errno.ENOENT and os.path.isdir(os.path.dirname(self.path)):
-                    continue  # its holder has just removed it
-                if isinstance(error, PermissionError) and os.path.lexists(self.path):
-                    return False  # another user's, who has not given it its mode yet
-                raise from_os_error(CacheError, error, self.path) from error
-            try:
-                if not self._lock(fd):
-                    os.close(fd)
-                    return False
-                if self._is_current(fd):
-                    self._check(fd)
-                    self._fd = fd
-                    return True
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)  # its holder removed it between our open and our lock
+        try:
+            return self._try_acquire()
+        except CacheError:
+            raise
+        except OSError as error:
+            raise from_os_error(CacheError, error, self.path) from error
 
     async def acquire(self) -> None:
         """Waits for the lock, without blocking the loop."""
-        while not self.try_acquire():  # noqa: ASYNC110  # flock has no event
-            await asyncio.sleep(_POLL_SECONDS)
+        for pause in pauses():
+            if self.try_acquire():
+                return
+            await asyncio.sleep(pause)
+
+    def check(self) -> None:
+        """Makes sure that the lock is still held, to be called before what was made under it is published.
+
+        Raises:
+            LockLost: this process gave no sign of life for so long that somebody else has it now; or its file is gone.
+            CacheError: the filesystem does not tell.
+        """
+        try:
+            is_mine = self._is_mine()
+        except OSError as error:
+            raise from_os_error(CacheError, error, self.path) from error
+        if not is_mine:
+            reason = (
+                "somebody else has taken over, since this process stood still for too long, or has emptied the cache"
+            )
+            raise LockLost(self.path, reason)
+        with contextlib.suppress(OSError):
+            os.utime(self._fd)
 
     def release(self) -> None:
-        """Gives the lock back and removes its file. May be called twice."""
+        """Gives the lock back and removes its file, unless somebody else has it. May be called twice."""
         if self._fd >= 0:
+            BEATS.remove(self._fd)
             with contextlib.suppress(OSError):
-                os.unlink(self.path)
+                if self._is_mine():
+                    os.unlink(self.path)
             os.close(self._fd)
             self._fd = -1
 
-    def _lock(self, fd: int) -> bool:
+    # --- getting it
+
+    def _try_acquire(self) -> bool:
+        is_suspect = False
+        for _ in range(_TRIES):
+            try:
+                fd = os.open(self.path, _FLAGS)
+            except FileNotFoundError:
+                if self._create(is_suspect):
+                    return True
+                continue
+            except PermissionError:
+                return False  # another user's, who has not given it its mode yet
+            try:
+                look = _look(fd)
+                owner = Owner.from_bytes(look.content)
+                state = self._state_of(owner, look, fd)
+                if state is _State.THERE or not self._remove(look):
+                    return False
+                is_suspect = state is _State.SILENT or (owner is not None and owner.is_suspect)
+            finally:
+                os.close(fd)
+        return False
+
+    def _create(self, is_suspect: bool) -> bool:
+        """Makes the file with this owner in it, all at once; False if somebody was faster."""
+        draft = self._draft()
+        fd = os.open(draft, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.fchmod(fd, self._mode)
+            self._name_owner(fd, is_suspect)
+            try:
+                os.link(draft, self.path)
+            except FileExistsError:
+                is_ours = False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                is_ours = self._create_in_place(is_suspect)
+                os.close(fd)
+                fd = -1
+            else:
+                self._fd, fd = fd, -1
+                is_ours = True
+        finally:
+            if fd >= 0:
+                os.close(fd)
+            with contextlib.suppress(FileNotFoundError):  # a cache may be emptied at any time
+                os.unlink(draft)
+        if is_ours:
+            self.is_suspect = is_suspect
+            BEATS.add(self._fd)
+        return is_ours
+
+    def _create_in_place(self, is_suspect: bool) -> bool:
+        """The same where files cannot have two names: for a moment nobody stands in it, and all others wait."""
+        try:
+            fd = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return False
+        os.fchmod(fd, self._mode)
+        self._name_owner(fd, is_suspect)
+        self._fd = fd
+        return True
+
+    def _name_owner(self, fd: int, is_suspect: bool) -> None:
+        has_flock = self._way != "lease" and self._flock(fd) is True and self._excludes(fd)
+        self._mine = Owner.me(has_flock=has_flock, is_suspect=is_suspect)
+        os.pwrite(fd, self._mine.to_bytes(), 0)
+        flush(fd)
+
+    def _state_of(self, owner: Owner | None, look: _Look, fd: int) -> _State:
+        is_first = self._seen is None
+        if look != self._seen:
+            self._seen, self._since = look, time.monotonic()
+        if self._way != "lease":
+            given = self._flock(fd)
+            if given is False:
+                return _State.THERE
+            if given and owner is not None and owner.has_flock and (owner.is_here or self._way == "flock"):
+                return _State.ENDED
+        if owner is not None and owner.has_ended():
+            return _State.ENDED
+        silence = filesystem_time(os.path.dirname(self.path)) - look.mtime_ns / 1e9 if is_first else 0.0
+        if time.monotonic() - self._since >= LEASE_SECONDS or silence > _ABANDONED_SECONDS:
+            return _State.SILENT
+        return _State.THERE
+
+    def _draft(self) -> str:
+        """A name that nobody else has."""
+        return os.path.join(os.path.dirname(self.path), f".{secrets.token_hex(16)}")
+
+    def _remove(self, dead: _Look) -> bool:
+        """Takes a dead owner's file away; False if it was somebody else's by then, who gets it back."""
+        private = self._draft()
+        try:
+            os.rename(self.path, private)
+        except FileNotFoundError:
+            return True
+        try:
+            fd = os.open(private, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                is_dead = _look(fd) == dead
+            finally:
+                os.close(fd)
+            if not is_dead:
+                with contextlib.suppress(OSError):  # a third one has it: the second will notice
+                    os.link(private, self.path)
+        finally:
+            os.unlink(private)
+        return is_dead
+
+    def _is_mine(self) -> bool:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)  # asks the server, as a stat may not
+        except FileNotFoundError:
+            return False
+        try:
+            owner = Owner.from_bytes(_look(fd).content)
+        finally:
+            os.close(fd)
+        return owner is not None and owner == self._mine
+
+    # --- flock
+
+    def _flock(self, fd: int) -> bool | None:
+        """Whether the lock is given; None if the filesystem has none."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
-            if error.errno in _NO_LOCKS:
+            if error.errno not in _NO_LOCKS:
+                raise
+            if self._way == "flock":
                 raise CacheError(self.path, "this filesystem has no locks", errno.ENOLCK) from error
-            raise from_os_error(CacheError, error, self.path) from error
+            return None
         return True
 
-    def _check(self, held: int) -> None:
-        """Some filesystems grant every lock to everybody: two pulls would write into one file."""
+    def _excludes(self, held: int) -> bool:
+        """Some filesystems grant every lock to everybody."""
+        other = os.open(f"/proc/self/fd/{held}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            other = os.open(f"/proc/self/fd/{held}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise from_os_error(CacheError, error, self.path) from error
-        try:
-            if self._lock(other):
-                raise CacheError(self.path, "this filesystem's locks exclude nobody", errno.ENOLCK)
+            excludes = self._flock(other) is False
         finally:
             os.close(other)
+        if not excludes and self._way == "flock":
+            raise CacheError(self.path, "this filesystem's locks exclude nobody", errno.ENOLCK)
+        return excludes
 
-    def _create(self) -> int:
-        fd = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        os.fchmod(fd, self._mode)
-        return fd
 
-    def _is_current(self, fd: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(fd), os.stat(self.path, follow_symlinks=False))
-        except FileNotFoundError:
-            return False
+def _look(fd: int) -> _Look:
+    state = os.fstat(fd)
+    return _Look(os.pread(fd, _MAX_SIZE, 0), state.st_ino, state.st_mtime_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,10 +15,10 @@ import xxhash
 from fastpull.cache.extents import Extents
 from fastpull.cache.files import unique
 from fastpull.cache.journal import RECORD_SIZE, Record, holds, read_records, replace_records
-from fastpull.errors import CacheError, FastpullError, from_os_error
+from fastpull.errors import CacheError, FastpullError, LockLost, from_os_error
 from fastpull.tarstage import start_writeback
 from fastpull.tasks import Aborted
-from fastpull.writing import pwrite_all
+from fastpull.writing import flush, pwrite_all
 
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
@@ -62,7 +63,8 @@ class Partial:
     def resume(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Takes over what an earlier process has left, as far as its fingerprints still fit.
 
-        What is another user's is copied: nobody writes into anybody else's files.
+        What is another user's is copied: nobody writes into anybody else's files. So is what somebody may still have
+        open who lost the lock.
 
         Args:
             is_stopped: asked now and then whether to give up.
@@ -77,7 +79,7 @@ class Partial:
                 os.mkdir(self.directory, 0o700)
                 os.chmod(self.directory, self._mode)  # whatever the umask
             records = read_records(self.journal_path, self.size)
-            adopt(self.data_path, records, self._mode, is_stopped)
+            adopt(self.data_path, records, self._mode, is_stopped, always=self._lock.is_suspect)
             self._data = _open(self.data_path, os.O_RDWR, self._mode)
             scratch = bytearray(_CHECK_SIZE)
             sound = []
@@ -87,7 +89,7 @@ class Partial:
                 if holds(self._data, record, scratch):
                     sound.append(record)
                     self._extents.add(record.offset, record.offset + record.length)
-            if not self._can_append(len(sound)):
+            if self._lock.is_suspect or not self._can_append(len(sound)):
                 replace_records(self.journal_path, sound)
             self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, self._mode)
             self.resumed = self._extents.total
@@ -173,9 +175,31 @@ class Partial:
         with self._local_errors():
             os.fdatasync(self._data)
 
-    def discard(self) -> None:
-        """Removes the bytes and the journal, and gives the lock back."""
+    def take(self, mode: int) -> str:
+        """Takes the complete data file out of everybody's reach, and returns its new name.
+
+        Args:
+            mode: that it is to have.
+
+        Raises:
+            LockLost: the file of that name is somebody else's by now.
+        """
+        private = os.path.join(self.directory, f".data.{unique()}.{secrets.token_hex(8)}")
         with self._local_errors():
+            self._lock.check()
+            os.fchmod(self._data, mode)
+            flush(self._data)
+            os.rename(self.data_path, private)
+            # whatever happened between check and rename, now it is known which file this is
+            if not os.path.samestat(os.fstat(self._data), os.stat(private, follow_symlinks=False)):
+                os.rename(private, self.data_path)
+                raise LockLost(self.data_path, "somebody else has taken over this blob")
+        return private
+
+    def discard(self) -> None:
+        """Removes the bytes and the journal, unless somebody else has taken over, and gives the lock back."""
+        with self._local_errors(), contextlib.suppress(LockLost):
+            self._lock.check()
             for path in (self.journal_path, self.data_path):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
@@ -228,14 +252,15 @@ def is_damaged(directory: str, *, mend: bool) -> bool:
     return damaged
 
 
-def adopt(path: str, records: list[Record], mode: int, is_stopped: Callable[[], bool]) -> None:
+def adopt(path: str, records: list[Record], mode: int, is_stopped: Callable[[], bool], *, always: bool = False) -> None:
     """Puts a copy that belongs to this user in the place of another user's data file.
 
     Args:
-        path: of the file; one that is this user's own, or is not there, is left alone.
+        path: of the file; one that is not there is left alone.
         records: of what is copied; the rest of the copy is a hole.
         mode: of a directory whose permissions the copy takes over.
         is_stopped: asked now and then whether to give up.
+        always: copy what is this user's own, too, and would be left alone.
 
     Raises:
         Aborted: it was; nothing has changed.
@@ -246,7 +271,7 @@ def adopt(path: str, records: list[Record], mode: int, is_stopped: Callable[[], 
     except FileNotFoundError:
         return
     try:
-        if os.fstat(source).st_uid != os.geteuid():
+        if always or os.fstat(source).st_uid != os.geteuid():
             folder, name = os.path.split(path)
             draft = os.path.join(folder, f".{name}.{unique()}")
             target = _open(draft, os.O_WRONLY, mode)

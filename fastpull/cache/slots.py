@@ -36,10 +36,10 @@ class Slots:
             lock.release()
 
     async def _acquire(self) -> FileLock:
+        locks = [self._lock(number) for number in range(self._count)]
         while True:
             first = random.randrange(self._count)  # noqa: S311  # spreads processes, keeps no secret
-            for number in range(self._count):
-                lock = self._lock((first + number) % self._count)
+            for lock in (*locks[first:], *locks[:first]):
                 if lock.try_acquire():
                     return lock
             await asyncio.sleep(random.uniform(0.5, 1.5) * _POLL_SECONDS)  # noqa: S311

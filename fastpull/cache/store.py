@@ -10,7 +10,8 @@
       images/<algorithm>/<name>.sqsh   finished images, see `fastpull.cache.images`
       pins/                            what is in use, see `fastpull.cache.pins`
       refs/<hash of the reference>     what a reference resolved to
-      locks/                           flock files
+      answers/                         the same, for a job, see `fastpull.cache.answers`
+      locks/                           who is at it
       trash/                           on its way out
 
 There is no database and no shared index file: whatever is missing is a miss, never an error. Every method blocks for as
@@ -98,7 +99,7 @@ class Store:
     """A cache directory.
 
     Args:
-        root: as for `Files`.
+        root, locks: as for `Files`.
 
     Attributes:
         files: where all is.
@@ -108,8 +109,8 @@ class Store:
         CacheError: from every method, where the filesystem refuses.
     """
 
-    def __init__(self, root: str) -> None:
-        self.files = Files(root)
+    def __init__(self, root: str, locks: str = "auto") -> None:
+        self.files = Files(root, locks)
         self.indexes = Indexes(self.files)
 
     @property
@@ -176,14 +177,17 @@ class Store:
             partial: whose bytes are all there; closed afterwards.
             fingerprint: XXH3-64 of the blob, in hexadecimal.
             sync: wait until bytes and names are on the disk.
+
+        Raises:
+            LockLost: somebody else has taken over the blob; what this process has written is not used.
         """
         path = self.blob_path(partial.digest)
         with local_errors():
             if sync:
                 partial.sync()
-            os.chmod(partial.data_path, self.files.file_mode)
+            complete = partial.take(self.files.file_mode)
             self.files.write(path + SEAL, Seal.now(partial.size, fingerprint, sync).to_bytes())
-            os.rename(partial.data_path, path)
+            os.rename(complete, path)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial.journal_path)
             if sync:

@@ -23,9 +23,9 @@ _MAX_PASSWORD = 64 << 10
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     """What every verb takes that talks to sources."""
-    add_settings(parser, "cache")
+    add_settings(parser, "cache", "locks")
     parser.add_argument("--platform", metavar="OS/ARCH[/VARIANT]", help="of the image; by default this machine's")
-    add_settings(parser, "pull", "insecure", "registries_conf", "policy")
+    add_settings(parser, "pull", "job", "insecure", "registries_conf", "policy")
     add_settings(parser, "connections", "site_connections", "memory", "workers")
     access = parser.add_argument_group("registries", "by default with the logins of podman, skopeo, docker and enroot")
     add_login_arguments(access)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import fastpull
 from fastpull.cli.console import LineConsole
 from fastpull.cli.main import script as fastpull_script
+from fastpull.cli.measured import measured
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
 
@@ -35,7 +36,7 @@ def add_verb(verbs: Any) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     getting = actions.add_parser("get", help="print the path of an image's squashfs file", description="See importer.")
     getting.add_argument("uri", metavar="URI", help="docker://[USER@][REGISTRY#]IMAGE[:TAG|@DIGEST]")
-    getting.set_defaults(run=_get)
+    getting.set_defaults(run=measured("importer", _get))
     releasing = actions.add_parser("release", help="give back what the step got", description="See importer.")
     releasing.set_defaults(run=_release)
 
@@ -45,9 +46,9 @@ def script() -> NoReturn:
     fastpull_script(["importer", *sys.argv[1:]])
 
 
-def _get(options: argparse.Namespace) -> int:
+def _get(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
     console = LineConsole(verbose=True)
-    importer = fastpull.Importer(on_event=console.on_event)
+    importer = fastpull.Importer(on_event=metrics.beside(console.on_event))
     image = run(importer.get(options.uri))
     console.result(image, f"{options.uri}: {size_of(image.size)}, made from {image.source}")
     sys.stdout.buffer.write(os.fsencode(image.path) + b"\n")

@@ -63,6 +63,7 @@ def run_on_nodes(
     settings: fastpull.Settings,
     sources: Sequence[str],
     work: Work,
+    metrics: fastpull.Metrics,
     outputs: Sequence[str] = (),
 ) -> int:
     """Runs a verb on all nodes of the MPI job that this process is a rank of; returns the exit code of all.
@@ -72,6 +73,7 @@ def run_on_nodes(
         settings: of this node.
         sources: the images, one after the other.
         work: what is to be done with each.
+        metrics: counts what this node does.
         outputs: paths that this node makes.
     """
     if options.mpi_timeout <= 0 or options.mpi_stall <= 0:
@@ -83,7 +85,7 @@ def run_on_nodes(
     signal.signal(
         signal.SIGUSR1, signal.SIG_IGN
     )  # MPICH's launcher tells with it that a rank has died, and we see that
-    job = _Job(options, settings, sources, work, outputs)
+    job = _Job(options, settings, sources, work, metrics, outputs)
     try:
         code = run(job.run())
     except Interrupted:
@@ -116,12 +118,14 @@ class _Job:
         settings: fastpull.Settings,
         sources: Sequence[str],
         work: Work,
+        metrics: fastpull.Metrics,
         outputs: Sequence[str],
     ) -> None:
         self._options = options
         self._settings = settings
         self._sources = sources
         self._work = work
+        self._metrics = metrics
         self._outputs = outputs
         self._fabric: fastpull.MpiFabric | None = None
         self._code = 0
@@ -170,7 +174,8 @@ class _Job:
         return {name: str(value) for name, value in asked.items()}
 
     async def _run_sources(self, cluster: fastpull.Cluster, console: Console) -> None:
-        async with fastpull.Client(self._settings, on_event=cluster.on_event, cluster=cluster) as client:
+        on_event = self._metrics.beside(cluster.on_event)
+        async with fastpull.Client(self._settings, on_event=on_event, cluster=cluster) as client:
             for source in self._sources:
                 try:
                     work = partial(self._work, client, source, self._options)

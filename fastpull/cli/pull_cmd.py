@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastpull
 from fastpull.cli.arguments import (
@@ -19,11 +19,15 @@ from fastpull.cli.arguments import (
     read_environment,
     settings_of,
 )
-from fastpull.cli.console import Console, console_for
+from fastpull.cli.console import console_for
+from fastpull.cli.measured import measured
 from fastpull.cli.mpi import add_mpi_arguments, run_on_nodes
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
 from fastpull.errors import FastpullError, InvalidSetting, OutputError, from_os_error
+
+if TYPE_CHECKING:
+    from fastpull.progress import OnEvent
 
 _EPILOG = """\
 examples:
@@ -112,10 +116,11 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a timeline of the pull, also of one that fails, for ui.perfetto.dev"
     )
-    parser.set_defaults(run=_run)
+    add_settings(parser, "metrics")
+    parser.set_defaults(run=measured("pull", _run))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
     settings = settings_of(options)
     options.source = _source(options)
     output = options.output
@@ -142,22 +147,29 @@ def _run(options: argparse.Namespace) -> int:
         settings=settings,
     )
     if options.mpi:
-        return _run_on_nodes(options, settings, output, sink)
+        return _run_on_nodes(options, settings, output, sink, metrics)
     trace_file = _trace_file(options.trace, output)
     with console_for(options, sys.stderr if to_stdout else None) as console:
         try:
             with trace_file as trace:
-                report = run(_pull(options, settings, sink, console, trace))
+                report = run(_pull(options, settings, sink, metrics.beside(console.on_event), trace))
         except FastpullError as error:
             console.failure(error)
             return error.exit_code
     if options.digest_file is not None:
         _write_digest(options.digest_file, report.image.digest)
+    metrics.add_stages(report.stages)
     console.result(report, _words(report), str(report.image.digest))
     return 0
 
 
-def _run_on_nodes(options: argparse.Namespace, settings: fastpull.Settings, output: str, sink: fastpull.Sink) -> int:
+def _run_on_nodes(
+    options: argparse.Namespace,
+    settings: fastpull.Settings,
+    output: str,
+    sink: fastpull.Sink,
+    metrics: fastpull.Metrics,
+) -> int:
     if output == "-":
         raise InvalidSetting("-o -", "with --mpi each node makes a file or a directory of its own, name it")
     if options.trace is not None:
@@ -167,11 +179,12 @@ def _run_on_nodes(options: argparse.Namespace, settings: fastpull.Settings, outp
         client: fastpull.Client, source: str, options: argparse.Namespace
     ) -> tuple[fastpull.PullReport, str, str]:
         report = await client.pull(source, sink, options.platform, runtimes=options.runtimes)
+        metrics.add_stages(report.stages)
         if options.digest_file is not None:
             _write_digest(options.digest_file, report.image.digest)
         return report, _words(report), str(report.image.digest)
 
-    return run_on_nodes(options, settings, [options.source], work, [output])
+    return run_on_nodes(options, settings, [options.source], work, metrics, [output])
 
 
 def _write_digest(path: str, digest: fastpull.Digest) -> None:
@@ -201,10 +214,10 @@ async def _pull(
     options: argparse.Namespace,
     settings: fastpull.Settings,
     sink: fastpull.Sink,
-    console: Console,
+    on_event: OnEvent,
     trace: fastpull.Trace | None,
 ) -> fastpull.PullReport:
-    async with fastpull.Client(settings, on_event=console.on_event) as client:
+    async with fastpull.Client(settings, on_event=on_event) as client:
         return await client.pull(options.source, sink, options.platform, runtimes=options.runtimes, trace=trace)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastpull
 from fastpull.cli.arguments import (
@@ -15,10 +15,14 @@ from fastpull.cli.arguments import (
     read_environment,
     settings_of,
 )
-from fastpull.cli.console import Console, console_for
+from fastpull.cli.console import console_for
+from fastpull.cli.measured import measured
 from fastpull.cli.mpi import add_mpi_arguments, run_on_nodes
 from fastpull.cli.running import run
 from fastpull.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from fastpull.progress import OnEvent
 
 _EPILOG = """\
 examples:
@@ -59,10 +63,11 @@ def add_verb(verbs: Any) -> None:
     add_mpi_arguments(parser)
     add_client_arguments(parser)
     add_output_arguments(parser)
-    parser.set_defaults(run=_run)
+    add_settings(parser, "metrics")
+    parser.set_defaults(run=measured("warm", _run))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
     if options.jobs < 1:
         raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
     if options.mpi and "-" in options.file:
@@ -75,8 +80,8 @@ def _run(options: argparse.Namespace) -> int:
         environments = [read_environment(name, console, verbose=options.verbose) for name in options.edf]
         sources += [found.image for found in environments if found.image and found.image_file is None]
         if options.mpi:
-            return run_on_nodes(options, settings, list(dict.fromkeys(sources)), _warm_one)
-        reports = run(_warm(sources, options, settings, console))
+            return run_on_nodes(options, settings, list(dict.fromkeys(sources)), _warm_one, metrics)
+        reports = run(_warm(sources, options, settings, metrics.beside(console.on_event)))
     for report in reports:
         if report.error is not None:
             console.failure(report.error)
@@ -86,9 +91,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def _warm(
-    sources: list[str], options: argparse.Namespace, settings: fastpull.Settings, console: Console
+    sources: list[str], options: argparse.Namespace, settings: fastpull.Settings, on_event: OnEvent
 ) -> list[fastpull.WarmReport]:
-    async with fastpull.Client(settings, on_event=console.on_event) as client:
+    async with fastpull.Client(settings, on_event=on_event) as client:
         return await client.warm(sources, jobs=options.jobs, platform=options.platform)
 
 

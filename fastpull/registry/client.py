@@ -98,7 +98,7 @@ class RegistryClient:
         place: held for as long as a blob comes: a limit that others share.
     """
 
-    backoff = Backoff(attempts=4)  # of documents: somebody waits for the first answer
+    backoff = Backoff(attempts=5)  # of documents: somebody waits for the first answer
 
     def __init__(
         self,

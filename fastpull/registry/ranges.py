@@ -67,16 +67,16 @@ class Pace:
     """How many connections to a host, and how large the ranges: found by trying.
 
     The number of connections climbs while that brings more bytes per second, and halves when the host says that it is
-    too many. A range is as large as one connection brings in two seconds: a request's round trip is then small beside
-    it, and little is lost with a connection.
+    too many. A range is as large as one connection brings in a second: a request's round trip is then small beside it,
+    little is lost with a connection, and the last ones end at much the same time.
 
     Args:
         max_connections: never more than so many.
     """
 
-    start_connections = 4
+    start_connections = 6
     window_seconds = 0.5
-    range_seconds = 2.0
+    range_seconds = 1.0
     max_range = 32 * MIB
 
     def __init__(self, max_connections: int) -> None:
@@ -115,8 +115,9 @@ class Pace:
         if not busy:
             return
         if self._rate > 1.1 * self._best_rate:
+            more = self.connections // 2 if self._best_rate else 2  # a line may be full from the beginning
             self._best_rate = self._rate
-            self.connections = min(self._max, self.connections + 2)
+            self.connections = min(self._max, self.connections + more)
         elif self._rate < 0.5 * self._best_rate:
             self._best_rate = self._rate  # the network is another now: climb again from here
 

@@ -14,6 +14,7 @@ from fastpull.sinks.destination import Destination, lock_staging
 from fastpull.sinks.paths import raise_errno
 from fastpull.sinks.staging import output_errors
 from fastpull.tarstage import exchange
+from fastpull.writing import flush
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
@@ -103,7 +104,7 @@ class FileStaging:
         with output_errors(self.destination):
             if sync:
                 os.fsync(self.fd)
-            os.close(os.dup(self.fd))  # a network filesystem tells at a close what it could not store
+            flush(self.fd)
             if not self._has_its_name():
                 self._rename(keep=sync)
                 if sync:

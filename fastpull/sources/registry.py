@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import xxhash
 
+from fastpull.cache.answers import Answers, Question
 from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
 from fastpull.errors import (
@@ -35,6 +37,7 @@ from fastpull.trace import Stage, Wait
 if TYPE_CHECKING:
     from fastpull.cache.locks import FileLock
     from fastpull.cache.store import CachedBlob, Store
+    from fastpull.config import Settings
     from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
     from fastpull.registry.download import Target
     from fastpull.registry.endpoints import Endpoint, Endpoints
     from fastpull.sources.base import Blob
+
+_ANSWER_SECONDS = 30.0
+"""Who has waited for so long for what a registry tells to another process of the job asks it, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +59,20 @@ class Means:
         store: the cache.
         executor: for blocking calls on files.
         budget: of memory.
-        sync: whether blobs are on their disk before they appear.
-        pull: when to ask a registry: `fastpull.config.Settings.pull`.
+        settings: of the client.
         on_event: told what happens.
     """
 
     store: Store
     executor: Executor
     budget: Budget
-    sync: bool
-    pull: str
+    settings: Settings
     on_event: OnEvent
+
+    @property
+    def sync(self) -> bool:
+        """Whether blobs are on their disk before they appear."""
+        return self.settings.sync
 
 
 class Cached:
@@ -162,21 +171,58 @@ class RegistrySource:
 
         What a tag names is found out once: from there on everything is asked for by digest.
         """
-        reference, known = self._reference, None
-        if reference.digest is not None:
-            top = await self._fetch(reference.digest)
-        else:
-            known = await self._remembered(platform)
-            top = await self._named_by_tag(platform, known)
-        image = await resolve_image(str(reference), top, platform, self._fetch)
-        if top is not known:
-            ref = Ref.now(str(reference), str(platform.canonical), image.digest, top.digest)
+        if self._reference.digest is not None:
+            return await self._image(await self._fetch(self._reference.digest), platform, remember=True)
+        known, settings = await self._remembered(platform), self._means.settings
+        has_to_ask = settings.pull in ("always", "newer") or (settings.pull == "missing" and known is None)
+        if settings.job and has_to_ask:
+            return await self._asked_for_job(platform, known)
+        image, _ = await self._tagged(platform, known)
+        return image
+
+    async def _image(self, top: Document, platform: Platform, *, remember: bool) -> Image:
+        image = await resolve_image(str(self._reference), top, platform, self._fetch)
+        if remember:
+            ref = Ref.now(str(self._reference), str(platform.canonical), image.digest, top.digest)
             await in_thread(self._means.executor, ref.keep, self._means.store.files)
         return image
 
+    async def _tagged(self, platform: Platform, known: Document | None) -> tuple[Image, Document]:
+        top = await self._named_by_tag(platform, known)
+        return await self._image(top, platform, remember=top is not known), top
+
+    async def _asked_for_job(self, platform: Platform, known: Document | None) -> Image:
+        """One of the processes of a job asks the registry, and the others take its answer."""
+        access, executor = self._means.settings.access, self._means.executor
+        places = (access.username, access.registry, access.authfile or "", self._means.settings.registries_conf or "")
+        question = Question(self._means.settings.job, (str(self._reference), str(platform.canonical), *places))
+        answers = Answers(self._means.store.files)
+        lock = answers.lock(question)
+        if image := await self._answered(answers, question, platform):
+            return image
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await lock.acquire()
+        try:
+            if image := await self._answered(answers, question, platform):
+                return image
+            image, top = await self._tagged(platform, known)
+            if lock.held and top is not known:
+                await in_thread(executor, answers.keep, question, top.digest)
+            return image
+        finally:
+            lock.release()
+
+    async def _answered(self, answers: Answers, question: Question, platform: Platform) -> Image | None:
+        digest = await in_thread(self._means.executor, answers.find, question)
+        body = await self._kept(digest) if digest is not None else None
+        if digest is None or body is None:
+            return None
+        return await self._image(Document(digest, body, None), platform, remember=False)
+
     async def _named_by_tag(self, platform: Platform, known: Document | None) -> Document:
         """What the tag names: as the registry says, or what is known, as the cache remembers it."""
-        policy, on_event, name = self._means.pull, self._means.on_event, str(self._reference)
+        policy, on_event, name = self._means.settings.pull, self._means.on_event, str(self._reference)
         if policy == "never" or (policy == "missing" and known is not None):
             if known is None:
                 raise self._not_cached(f"{name} for {platform}")
@@ -205,7 +251,7 @@ class RegistrySource:
         version = self._reference.version
         if known is not None:
             # who makes do with the cache does not wait long for a network that is not there
-            retry = self._means.pull != "newer"
+            retry = self._means.settings.pull != "newer"
             digest = await self._endpoints.ask(lambda endpoint: endpoint.manifest_digest(version, retry=retry))
             if digest is not None:
                 return await self._fetch(digest)
@@ -217,7 +263,7 @@ class RegistrySource:
         return NotFound(subject, f"cache {self._means.store.root}", advice)
 
     def _check_may_fetch(self, subject: str) -> None:
-        if self._means.pull == "never":
+        if self._means.settings.pull == "never":
             raise self._not_cached(subject)
 
     async def _fetch(self, expected: Descriptor | Digest) -> Document:

@@ -244,17 +244,21 @@ async def test_a_blob_of_another_user_is_looked_at_again(registry: FaultyRegistr
     [("error=ENOLCK", "this filesystem has no locks"), ("retval=0", "this filesystem's locks exclude nobody")],
     ids=["none", "useless"],
 )
-async def test_a_cache_without_working_locks_is_refused_before_anything_is_fetched(
+async def test_a_cache_without_working_locks_is_refused_before_anything_is_fetched_where_locks_are_wanted(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, how: str, reason: str
 ) -> None:
     layer = stored([file("a", CONTENT)], bytes)
     under = ("strace", "-f", "-qq", "-o", str(tmp_path / "log"), "-e", "trace=flock", f"--inject=flock:{how}")
-    ended = await run("pull", publish(registry, layer), "-o", tmp_path / "out", cache=settings.cache, under=under)
+    arguments = ("pull", publish(registry, layer), "-o", tmp_path / "out")
+    ended = await run(*arguments, "--locks", "flock", cache=settings.cache, under=under)
     assert ended.code == 30
     assert reason in ended.err
     assert "Choose another filesystem (--cache)" in ended.err
     assert registry.sent[str(fastpull.Digest.of(layer.blob))] == 0
     assert not (tmp_path / "out").exists()
+    without = await run(*arguments, cache=settings.cache, under=under)
+    assert without.code == 0, without.err
+    assert os.listdir(f"{settings.cache}/v1/locks") == []
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ ROOMS = [
     "finish",
     "client",
     "importer",
+    "metrics",
     "demo",
     "cli",
     "__main__",

@@ -30,7 +30,8 @@ def test_a_full_line_holds_what_is_on_its_way() -> None:
     assert Line(delay=0.08, rate=50e6).pieces * (64 << 10) >= 0.08 * 50e6
 
 
-async def test_all_bytes_come_through_in_both_directions() -> None:
+@pytest.mark.parametrize("total", [None, 1e9])
+async def test_all_bytes_come_through_in_both_directions(total: float | None) -> None:
     content = random.Random(1).randbytes(1 << 20)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,9 +41,29 @@ async def test_all_bytes_come_through_in_both_directions() -> None:
         writer.close()
 
     upstream = await asyncio.start_server(answer, "127.0.0.1", 0)
-    proxy = await serve(upstream.sockets[0].getsockname()[:2], 0.001, 1e9)
+    proxy = await serve(upstream.sockets[0].getsockname()[:2], 0.001, 1e9, total)
     async with upstream, proxy:
         reader, writer = await asyncio.open_connection(*proxy.sockets[0].getsockname()[:2])
         writer.write(b"hello")
         assert await reader.read(-1) == content
         writer.close()
+
+
+async def test_connections_share_what_there_is_in_all() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(256 << 10))
+        await writer.drain()
+        writer.close()
+
+    async def fetch() -> None:
+        reader, writer = await asyncio.open_connection(*proxy.sockets[0].getsockname()[:2])
+        assert len(await reader.read(-1)) == 256 << 10
+        writer.close()
+
+    upstream = await asyncio.start_server(answer, "127.0.0.1", 0)
+    proxy = await serve(upstream.sockets[0].getsockname()[:2], 0.0, 1e9, 4 << 20)
+    loop = asyncio.get_running_loop()
+    async with upstream, proxy:
+        began = loop.time()
+        await asyncio.gather(*(fetch() for _ in range(4)))
+        assert loop.time() - began >= 0.25

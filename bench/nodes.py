@@ -1,0 +1,249 @@
+"""Several nodes that want an image at the same time, on one machine: ``python -m bench.nodes POINTS.json``.
+
+A node is a process with a cache of its own, or with one that all share; the registry is on a loopback address, behind a
+proxy that passes so many bytes a second in all (`bench.slow`). The file has the points, and the site that they were
+measured on by what its parts do alone, so that `bench.points` can compare them with the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import hashlib
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zstandard
+from aiohttp import web
+from isal import isal_zlib
+
+from bench.errors import ProgramFailed
+from bench.generated import Shape
+from bench.points import Measured, Point
+from bench.simulate import Image, Site
+from bench.slow import serve
+from fastpull.demo.registry import LoopbackRegistry
+from fastpull.layers.archive import archive
+
+_SHAPE = Shape("nodes", layers=4, files=120, file_size=1 << 20)
+_REFERENCE = "test/nodes"
+_BLOCK = 128 << 10
+_POLL_SECONDS = 1.0
+
+
+class CountingRegistry(LoopbackRegistry):
+    """A registry that counts.
+
+    Attributes:
+        sent: bytes of blobs.
+    """
+
+    sent = 0
+
+    async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:
+        """Answers a request, and counts."""
+        answer = await super().serve_blob(request, name, digest)
+        if isinstance(answer, web.Response) and isinstance(answer.body, bytes) and request.method == "GET":
+            self.sent += len(answer.body)
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer in both forms."""
+
+    tar: bytes
+    blob: bytes
+
+
+def make_layers() -> list[Layer]:
+    """The image's layers, the same every time."""
+    found = []
+    for number in range(_SHAPE.layers):
+        tar = archive((entry, b"".join(pieces)) for entry, pieces in _SHAPE.members(number))
+        found.append(Layer(tar, gzip.compress(tar, 1, mtime=0)))
+    return found
+
+
+async def commands(count: int, arguments: Callable[[int], list[str]]) -> float:
+    """Runs so many commands side by side, and returns the seconds until the last has ended.
+
+    The registry, which is a machine of its own elsewhere, goes before them.
+    """
+
+    async def one(number: int) -> None:
+        process = await asyncio.create_subprocess_exec(
+            "nice", sys.executable, "-m", "fastpull", *arguments(number),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, said = await process.communicate()
+        if process.returncode:
+            raise ProgramFailed("fastpull", process.returncode, said.decode())
+
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            group.create_task(one(number))
+    return time.monotonic() - began
+
+
+def _warming(reference: str, cache: str) -> Callable[[int], list[str]]:
+    return lambda _: ["warm", reference, "--cache", cache]
+
+
+def _squashing(reference: str, folder: str) -> Callable[[int], list[str]]:
+    return lambda _: ["pull", reference, "-o", f"{folder}/image.sqsh", "--force", "--cache", f"{folder}/start"]
+
+
+def diff_ids_of(layers: list[Layer]) -> list[str]:
+    """What the layers are, uncompressed."""
+    return [f"sha256:{hashlib.sha256(layer.tar).hexdigest()}" for layer in layers]
+
+
+async def measure(
+    address: str, registry: CountingRegistry, strategy: str, count: int, squashed: bool, folder: str
+) -> tuple[float, int]:
+    """One run from nothing: the seconds, and the bytes of blobs that the registry sent."""
+    place = tempfile.mkdtemp(dir=folder)
+    is_shared = strategy == "shared cache"
+
+    def arguments(number: int) -> list[str]:
+        cache = ["--cache", f"{place}/cache" if is_shared else f"{place}/cache-{number}", "--job", place]
+        reference = f"{address}/{_REFERENCE}:v1"
+        if not squashed:
+            return ["warm", reference, *cache]
+        return ["pull", reference, "-o", f"{place}/{number}.sqsh", *cache, *(["--keep-images"] if is_shared else [])]
+
+    before = registry.sent
+    try:
+        seconds = await commands(count, arguments)
+    finally:
+        shutil.rmtree(place)
+    return seconds, registry.sent - before
+
+
+def _rate(size: int, work: Callable[[], object]) -> float:
+    """Bytes a second, of the best of three."""
+    best = float("inf")
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return size / best
+
+
+async def site_of(layers: list[Layer], folder: str, rate: float, nodes: int) -> Site:
+    """This machine, by what its parts do alone."""
+    blob, tar = (b"".join(getattr(layer, kind) for layer in layers) for kind in ("blob", "tar"))
+    compressor = zstandard.ZstdCompressor(level=1)
+
+    def verify() -> None:
+        hashlib.sha256(blob)
+
+    def inflate() -> None:
+        verify()
+        for layer in layers:
+            isal_zlib.decompress(layer.blob, wbits=31)
+        hashlib.sha256(tar)
+
+    def build() -> None:
+        for at in range(0, len(tar), _BLOCK):
+            compressor.compress(tar[at : at + _BLOCK])
+
+    def write() -> None:
+        with open(f"{folder}/probe", "wb") as file:
+            file.write(blob)
+        os.unlink(f"{folder}/probe")
+
+    async with LoopbackRegistry() as empty:
+        empty.add_image(_REFERENCE, "v1", [], [])
+        reference = f"{empty.address}/{_REFERENCE}:v1"
+        start = min([await commands(1, _warming(reference, f"{folder}/start")) for _ in range(3)])
+        squashing = min([await commands(1, _squashing(reference, folder)) for _ in range(3)]) - start
+        empty.add_image(_REFERENCE, "v2", [layer.blob for layer in layers], diff_ids_of(layers))
+        reference = f"{empty.address}/{_REFERENCE}:v2"
+        receiving = min([await commands(1, _warming(reference, f"{folder}/{k}")) for k in range(3)]) - start
+    disk = _rate(len(blob), write)
+    return Site(
+        registry_rate=rate,
+        registry_latency_seconds=0.0,
+        connection_rate=1e9,
+        connections=16,
+        network_rate=1e9,
+        interconnect_rate=1e9,
+        interconnect_latency_seconds=0.0,
+        shared_rate=disk,
+        shared_node_rate=disk,
+        disk_rate=disk,
+        cores=len(os.sched_getaffinity(0)),
+        receive_rate=len(blob) / receiving,
+        verify_rate=_rate(len(blob), verify),
+        inflate_rate=_rate(len(blob), inflate),
+        build_rate=_rate(len(blob), build),
+        start_seconds=start,
+        squash_seconds=max(0.0, squashing),
+        poll_seconds=_POLL_SECONDS,
+        nodes_per_machine=max(nodes, 1),
+    )
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Measures what the options name, and writes the file."""
+    layers, counts = make_layers(), [int(word) for word in options.nodes.split(",")]
+    rate = options.rate * 1e6
+    folder = tempfile.mkdtemp(prefix="fastpull-nodes-", dir=options.folder)
+    points = []
+    try:
+        site = await site_of(layers, folder, rate, max(counts))
+        async with CountingRegistry() as registry:
+            registry.add_image(_REFERENCE, "v1", [layer.blob for layer in layers], diff_ids_of(layers))
+            host, _, port = registry.address.rpartition(":")
+            proxy = await serve((host, int(port)), 0.0, 1e9, rate)
+            address = "{}:{}".format(*proxy.sockets[0].getsockname()[:2])
+            async with proxy:
+                for strategy in ("independent pulls", "shared cache"):
+                    for squashed in (False, True):
+                        for count in counts:
+                            runs = [
+                                await measure(address, registry, strategy, count, squashed, folder)
+                                for _ in range(options.rounds)
+                            ]
+                            seconds, sent = (statistics.median(one) for one in zip(*runs, strict=True))
+                            points.append(Point(strategy, count, squashed, round(seconds, 3), sent))
+                            print(f"{points[-1]}", flush=True)
+            proxy.close()
+        output = await _output_size(layers, folder)
+    finally:
+        shutil.rmtree(folder)
+    image = Image(tuple(len(layer.blob) for layer in layers), output)
+    Measured(site, image, tuple(points)).write(options.points)
+
+
+async def _output_size(layers: list[Layer], folder: str) -> int:
+    async with LoopbackRegistry() as registry:
+        registry.add_image(_REFERENCE, "v1", [layer.blob for layer in layers], diff_ids_of(layers))
+        await commands(1, _squashing(f"{registry.address}/{_REFERENCE}:v1", folder))
+        return os.stat(f"{folder}/image.sqsh").st_size
+
+
+def main() -> int:
+    """Measures independent pulls and a shared cache, and writes the points."""
+    parser = argparse.ArgumentParser(prog="python -m bench.nodes", description=main.__doc__)
+    parser.add_argument("points", metavar="POINTS.json")
+    parser.add_argument("--nodes", metavar="N,...", default="1,2,4,8", help="(1,2,4,8)")
+    parser.add_argument("--rate", metavar="MB/S", type=float, default=30.0, help="of the registry, in all (30)")
+    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="of which the median counts (1)")
+    parser.add_argument("--folder", metavar="DIR", default="/dev/shm", help="for caches and outputs (/dev/shm)")
+    asyncio.run(run(parser.parse_args()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Metrics of commands, for a site's monitoring: a text file as Prometheus reads it.
+
+A command has ended before anybody could ask it. So it adds what it did to counters in a file, which node_exporter's
+textfile collector shows. Names are those of `METRICS`; labels say who ran what and how it ended, never which image.
+
+Spec: Prometheus text-based exposition format 0.0.4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from fastpull.cache.locks import FileLock, pauses
+from fastpull.errors import CacheError, OutputError, from_os_error
+from fastpull.progress import Event, LayerDone, OnEvent, Resolved, Retrying, Waiting, WaitingForImage, Warned
+
+if TYPE_CHECKING:
+    from fastpull.meter import StageTime
+
+METRICS: Mapping[str, tuple[Literal["counter", "gauge"], str]] = {
+    "fastpull_runs_total": ("counter", "Commands that ended, by exit code: see docs/errors.md."),
+    "fastpull_run_seconds_total": ("counter", "Time that commands took."),
+    "fastpull_images_total": ("counter", "Images that were resolved."),
+    "fastpull_downloaded_bytes_total": ("counter", "Blobs that commands downloaded themselves, compressed."),
+    "fastpull_cached_bytes_total": ("counter", "Blobs that the cache had, or that others downloaded, compressed."),
+    "fastpull_unpacked_bytes_total": ("counter", "Layers that were unpacked, uncompressed."),
+    "fastpull_waits_total": ("counter", "Blobs and images that somebody else was at, so that a command waited."),
+    "fastpull_retries_total": ("counter", "Requests that failed and were repeated."),
+    "fastpull_warnings_total": ("counter", "Warnings."),
+    "fastpull_stage_seconds_total": ("counter", "Work of all threads together, by stage: see docs/tracing.md."),
+    "fastpull_last_run_seconds": ("gauge", "Time that the last command took."),
+    "fastpull_last_run_timestamp_seconds": ("gauge", "When the last command ended."),
+    "fastpull_last_success_timestamp_seconds": ("gauge", "When a command last ended with exit code 0."),
+}
+"""Kind and explanation of each metric; units are in the names."""
+
+_SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="[A-Za-z0-9_. -]*",?)*)\} ([0-9.e+-]+)')
+_MAX_SIZE = 1 << 20
+_PATIENCE_SECONDS = 10.0
+
+
+class Metrics:
+    """What one command does, to be added to a file when it has ended.
+
+    Args:
+        command: its name: ``pull``, ``warm``, ``importer``.
+    """
+
+    def __init__(self, command: str) -> None:
+        self._labels = {"command": command, "uid": str(os.geteuid())}
+        self._began = time.monotonic()
+        self._counts: Counter[str] = Counter()
+        self._stages: dict[str, float] = {}
+
+    def beside(self, on_event: OnEvent) -> OnEvent:
+        """A listener that counts what it hears, and passes it on."""
+
+        def listen(event: Event) -> None:
+            self._count(event)
+            on_event(event)
+
+        return listen
+
+    def add_stages(self, stages: Mapping[str, StageTime]) -> None:
+        """Adds what the stages of a pull took, by `PullReport.stages`."""
+        for name, spent in stages.items():
+            self._stages[name] = self._stages.get(name, 0.0) + spent.busy_seconds
+
+    def write(self, path: str, exit_code: int) -> None:
+        """Adds it all to a file. Who reads the file sees the old one or the new one.
+
+        Args:
+            path: of the file; in a directory it is ``fastpull-UID.prom``, so that users do not share one.
+            exit_code: of the command.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        if os.path.isdir(path):
+            path = os.path.join(path, f"fastpull-{self._labels['uid']}.prom")
+        try:
+            with _locked(path):
+                samples = _read(path)
+                self._add_to(samples, exit_code)
+                _replace(path, _text(samples))
+        except CacheError as error:
+            raise OutputError(path, error.reason, error.errno) from error
+        except OSError as error:
+            if isinstance(error, OutputError):
+                raise
+            raise from_os_error(OutputError, error, path) from error
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case Resolved():
+                self._counts["fastpull_images_total"] += 1
+            case Waiting() | WaitingForImage():
+                self._counts["fastpull_waits_total"] += 1
+            case Retrying():
+                self._counts["fastpull_retries_total"] += 1
+            case Warned():
+                self._counts["fastpull_warnings_total"] += 1
+            case LayerDone():
+                source = "cached" if event.was_cached else "downloaded"
+                self._counts[f"fastpull_{source}_bytes_total"] += event.size
+                self._counts["fastpull_unpacked_bytes_total"] += event.unpacked
+
+    def _add_to(self, samples: dict[tuple[str, str], float], exit_code: int) -> None:
+        labels, seconds, now = _labels(self._labels), time.monotonic() - self._began, time.time()
+
+        def add(name: str, value: float, labels: str = labels) -> None:
+            samples[name, labels] = samples.get((name, labels), 0.0) + value
+
+        add("fastpull_runs_total", 1, _labels({**self._labels, "code": str(exit_code)}))
+        add("fastpull_run_seconds_total", seconds)
+        for name, (kind, _) in METRICS.items():
+            if kind == "counter" and name not in ("fastpull_runs_total", "fastpull_stage_seconds_total"):
+                add(name, self._counts[name])
+        for stage, spent in self._stages.items():
+            add("fastpull_stage_seconds_total", spent, _labels({**self._labels, "stage": stage}))
+        samples["fastpull_last_run_seconds", labels] = seconds
+        samples["fastpull_last_run_timestamp_seconds", labels] = now
+        if exit_code == 0:
+            samples["fastpull_last_success_timestamp_seconds", labels] = now
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
+
+
+def _text(samples: Mapping[tuple[str, str], float]) -> str:
+    lines = []
+    for name, (kind, text) in METRICS.items():
+        found = {labels: value for (metric, labels), value in samples.items() if metric == name}
+        if found:
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{{{labels}}} {value:.17g}" for labels, value in sorted(found.items())]
+    return "\n".join([*lines, ""])
+
+
+def _read(path: str) -> dict[tuple[str, str], float]:
+    """The samples of a file of this user's own; what is none of ours is dropped."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return {}
+    with open(fd, encoding="utf-8", errors="replace") as file:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return {}
+        found = (_SAMPLE.fullmatch(line) for line in file.read(_MAX_SIZE).splitlines())
+    samples = {}
+    for match in found:
+        with contextlib.suppress(ValueError):
+            if match and match[1] in METRICS and math.isfinite(value := float(match[3])):
+                samples[match[1], match[2]] = value
+    return samples
+
+
+def _replace(path: str, text: str) -> None:
+    draft = os.path.join(os.path.dirname(path), f".{secrets.token_hex(16)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(draft, 0o644)  # the collector is another user
+        os.rename(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Lets one process at a time add to a file. Raises OutputError if it does not come to that."""
+    lock, began = FileLock(f"{path}.lock"), time.monotonic()
+    for pause in pauses():
+        if lock.try_acquire():
+            break
+        if time.monotonic() - began > _PATIENCE_SECONDS:
+            raise OutputError(path, "others are writing these metrics all the time")
+        time.sleep(pause)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,222 @@
+"""The processes of a job ask a registry once what a tag means, on however many nodes they run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import fastpull
+from fastpull.cache import answers, files
+from fastpull.cache.answers import Answers, Question
+from fastpull.cache.files import Files
+from fastpull.config import Access, Settings
+from fastpull.oci.digest import Digest
+from fastpull.secret import Secret
+from tests.support.layers import file, publish
+from tests.support.processes import Ended, end, run, start
+from tests.support.registry import FaultyRegistry
+
+
+def asked_for(registry: FaultyRegistry) -> int:
+    return sum("/manifests/v1" in asked.path for asked in registry.asked)
+
+
+async def resolve(settings: Settings, reference: str) -> Digest:
+    async with fastpull.Client(settings) as client:
+        return (await client.resolve(reference, "linux/amd64")).digest
+
+
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CLUSTER_NAME": "hpc"}
+
+
+async def start_in(step: str, reference: str, settings: Settings) -> asyncio.subprocess.Process:
+    job = {**STEP, "SLURM_STEP_ID": step}
+    under = ("env", *(f"{name}={value}" for name, value in job.items()))
+    return await start("warm", reference, cache=settings.cache, under=under)
+
+
+async def warm_in(step: str, reference: str, settings: Settings) -> Ended:
+    return await end(await start_in(step, reference, settings))
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+async def test_the_processes_of_a_step_ask_once(registry: FaultyRegistry, settings: Settings, known: bool) -> None:
+    reference = publish(registry, [file("a", os.urandom(1 << 20))])
+    if known:
+        await run("warm", reference, cache=settings.cache)
+    before, everything = asked_for(registry), len(registry.asked)
+    processes = [await start_in("0", reference, settings) for _ in range(6)]
+    ended = [await end(process) for process in processes]
+    assert [one.code for one in ended] == [0] * 6, ended
+    assert len({one.out for one in ended}) == 1
+    assert asked_for(registry) - before == 1
+    latecomer = len(registry.asked)
+    assert (await warm_in("0", reference, settings)).code == 0
+    assert len(registry.asked) == latecomer, "it asks for nothing at all"
+    if known:
+        assert len(registry.asked) - everything == 1
+    assert (await warm_in("1", reference, settings)).code == 0
+    assert asked_for(registry) - before == 2, "the next step asks for itself"
+    assert os.listdir(f"{settings.cache}/v1/locks") == []
+
+
+async def test_all_of_a_step_have_the_image_that_the_first_was_told(
+    registry: FaultyRegistry, settings: Settings
+) -> None:
+    step = replace(settings, job="step")
+    first = await resolve(step, publish(registry, [file("a", b"1")]))
+    reference = publish(registry, [file("a", b"2")])
+    assert await resolve(step, reference) == first
+    second = await resolve(replace(settings, job="other"), reference)
+    assert second != first
+    assert await resolve(settings, reference) == second
+    assert await resolve(step, reference) == first, "answers of several jobs are kept side by side"
+
+
+async def test_an_answer_is_not_taken_for_long(
+    registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, step = publish(registry, [file("a")]), replace(settings, job="step")
+    digest = await resolve(step, reference)
+    for skew, questions in ((100, 1), (-100, 1), (121, 2), (-121, 3)):
+        with monkeypatch.context() as patched:
+            patched.setattr(answers, "filesystem_time", lambda _, skew=skew: time.time() + skew)
+            await resolve(step, reference)
+        assert asked_for(registry) == questions, skew
+        question = Question("step", (reference, "linux/amd64", "", "", "", ""))
+        Answers(Files(settings.cache)).keep(question, digest)  # it has the right time again
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"access": Access(username="somebody", password=Secret("else"))},
+        {"access": Access(authfile="/dev/null")},
+        {"job": ""},
+        {"job": "another"},
+    ],
+    ids=["another login", "another file of logins", "no job", "another job"],
+)
+async def test_who_is_not_of_the_same_kind_asks(
+    registry: FaultyRegistry, settings: Settings, other: dict[str, object]
+) -> None:
+    reference, step = publish(registry, [file("a")]), replace(settings, job="step")
+    await resolve(step, reference)
+    await resolve(replace(step, **other), reference)  # type: ignore[arg-type]
+    assert asked_for(registry) == 2
+
+
+@pytest.mark.root
+async def test_nobody_takes_another_user_s_answer(registry: FaultyRegistry, tmp_path: Path) -> None:
+    """Not even one that was put under the name of their own question."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o2777)
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    reference = publish(registry, [file("a")])
+    ended = await run("warm", reference, "--job", "step", cache=str(cache))
+    assert ended.code == 0, ended.err
+    (kept,) = (cache / "v1/answers").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    kept.chmod(0o644)
+    question = Question("step", (reference, "linux/amd64", "", "", "", ""))
+    assert question.name == kept.name
+    before = asked_for(registry)
+    program = Answers(Files(str(cache)))
+    assert program.find(question) is not None
+    os.chown(kept, 65534, 65534)
+    assert program.find(question) is None
+    os.chown(kept, 0, 0)
+    ended = await run("warm", reference, "--job", "step", cache=str(cache), as_nobody=True)
+    assert ended.code == 0, ended.err
+    assert asked_for(registry) == before + 1
+
+
+async def test_who_is_refused_tells_nobody(registry: FaultyRegistry, settings: Settings) -> None:
+    reference = publish(registry, [file("a")])
+    step = replace(settings, job="step")
+    await resolve(step, reference)
+    answer = registry._handle
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return registry.refusal(403, "DENIED")
+
+    registry._handle = refuse  # type: ignore[method-assign]
+    other = replace(settings, job="other")
+    results = await asyncio.gather(*(resolve(other, reference) for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [fastpull.errors.AccessDenied] * 3
+    registry._handle = answer  # type: ignore[method-assign]
+    await resolve(other, reference)
+    assert asked_for(registry) == 2
+
+
+async def test_who_waits_asks_when_the_one_who_asked_has_died(registry: FaultyRegistry, settings: Settings) -> None:
+    reference = publish(registry, [file("a")])
+    answer, asked = registry._handle, asyncio.Event()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await asyncio.sleep(60)
+        return await answer(request)
+
+    registry._handle = never  # type: ignore[method-assign]
+    leader = await start_in("0", reference, settings)
+    await asyncio.wait_for(asked.wait(), 30)
+    waiting = await start_in("0", reference, settings)
+    await asyncio.sleep(1)
+    registry._handle = answer  # type: ignore[method-assign]
+    leader.kill()
+    await leader.communicate()
+    assert (await end(waiting)).code == 0
+    assert asked_for(registry) == 1
+
+
+@pytest.mark.parametrize("policy", ["missing", "never"])
+async def test_who_asks_nobody_waits_for_nobody(registry: FaultyRegistry, settings: Settings, policy: str) -> None:
+    reference = publish(registry, [file("a")])
+    step = replace(settings, job="step")
+    digest = await resolve(step, reference)
+    publish(registry, [file("a", b"new")])
+    lock = Answers(Files(settings.cache)).lock(Question("step", (reference, "linux/amd64", "", "", "", "")))
+    assert lock.try_acquire()
+    assert await resolve(replace(step, pull=policy), reference) == digest
+    lock.release()
+
+
+async def test_old_and_damaged_answers_are_no_answers(registry: FaultyRegistry, settings: Settings) -> None:
+    reference, step = publish(registry, [file("a")]), replace(settings, job="step")
+    await resolve(step, reference)
+    (kept,) = Path(settings.cache, "v1/answers").iterdir()
+    sound = kept.read_bytes()
+    for content in (b"", b"{}\n", sound[:-2], sound.replace(b"sha256", b"sha257")):
+        kept.write_bytes(content)
+        await resolve(step, reference)
+    assert asked_for(registry) == 5
+    fastpull.Cache(settings.cache).collect()
+    assert kept.exists()
+    os.utime(kept, (0, 0))
+    fastpull.Cache(settings.cache).collect()
+    assert not kept.exists()
+
+
+def test_answers_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
+    kept, digest = Answers(Files(str(tmp_path))), Digest.of(b"a")
+    questions = [Question(f"job {number}", ("a",)) for number in range(40)]
+    for question in questions:
+        kept.keep(question, digest)
+    assert [kept.find(question) for question in questions] == [None] * 24 + [digest] * 16
+    assert len(files.names_in(f"{tmp_path}/v1/answers")) == 1
+
+
+def test_a_job_is_by_default_a_step_of_slurm() -> None:
+    assert Settings.load(STEP).job == "hpc.7.0"
+    assert Settings.load({"SLURM_JOB_ID": "7"}).job == ""
+    assert Settings.load({**STEP, "FASTPULL_JOB": "mine"}).job == "mine"
+    assert Settings.load(STEP, job="").job == ""

@@ -1,0 +1,70 @@
+"""What other nodes are to see is handed over before it gets its name: a network filesystem does that at a close."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fastpull.cache.files import Files
+from fastpull.cache.store import Store
+from fastpull.oci.digest import Digest
+
+
+@pytest.fixture
+def dirty(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
+    """Files, by device and inode, that have been written to and not closed since: no other node sees all of them.
+
+    Whoever gives such a file a name fails.
+    """
+    unseen: set[tuple[int, int]] = set()
+    real = {name: getattr(os, name) for name in ("pwrite", "pwritev", "write", "close", "rename", "link")}
+
+    def key(what: int | str) -> tuple[int, int]:
+        state = os.stat(what)
+        return state.st_dev, state.st_ino
+
+    def writing(name: str) -> object:
+        def write(fd: int, *arguments: object) -> object:
+            unseen.add(key(fd))
+            return real[name](fd, *arguments)
+
+        return write
+
+    def close(fd: int) -> None:
+        unseen.discard(key(fd))
+        real["close"](fd)
+
+    def naming(name: str) -> object:
+        def give(source: str, target: str, **places: int) -> object:
+            assert key(source) not in unseen, f"{target} is not what other nodes see"
+            return real[name](source, target, **places)
+
+        return give
+
+    for name in ("pwrite", "pwritev", "write"):
+        monkeypatch.setattr(os, name, writing(name))
+    monkeypatch.setattr(os, "close", close)
+    for name in ("rename", "link"):
+        monkeypatch.setattr(os, name, naming(name))
+    return unseen
+
+
+def test_a_lock_s_owner_is_seen_by_all(tmp_path: Path, dirty: set[tuple[int, int]]) -> None:
+    lock = Files(str(tmp_path)).lock("one")
+    assert lock.try_acquire()
+    assert not dirty
+    lock.release()
+
+
+def test_a_blob_is_seen_whole(tmp_path: Path, dirty: set[tuple[int, int]]) -> None:
+    store, content = Store(str(tmp_path)), b"content" * 1000
+    digest = Digest.of(content)
+    lock = store.lock(digest)
+    assert lock.try_acquire()
+    partial = store.begin(digest, len(content), lock)
+    partial.write(0, [content])
+    assert dirty, "it is being written"
+    store.publish(partial, "0" * 16, sync=False)
+    assert store.find(digest) is not None
