@@ -114,7 +114,7 @@ async def node(program: str, *arguments: str | Path, skew: float = 0.0) -> Async
         await process.communicate()
 
 
-WAYS = [("lease", "lease"), ("auto", "auto"), ("auto", "lease"), ("lease", "auto"), ("flock", "lease")]
+WAYS = [("auto", "auto"), ("auto", "lease"), ("lease", "auto"), ("flock", "lease")]
 
 
 @pytest.mark.parametrize(("first", "second"), WAYS, ids=["-".join(ways) for ways in WAYS])
@@ -132,7 +132,7 @@ async def test_who_is_alive_keeps_the_lock_whatever_others_know_of_it(tmp_path: 
             assert await other.is_told("look") == "mine"
 
 
-@pytest.mark.parametrize("skew", [0.0, -7200.0, 7200.0], ids=["same clock", "late clock", "early clock"])
+@pytest.mark.parametrize("skew", [-7200.0, 7200.0], ids=["late clock", "early clock"])
 async def test_a_dead_node_s_lock_is_taken_after_the_bound_and_no_sooner(tmp_path: Path, skew: float) -> None:
     path = tmp_path / "lock"
     async with node(HOLD, "one", path, "auto", skew=skew) as one:
