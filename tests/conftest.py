@@ -39,6 +39,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"needs {', '.join(missing)}")
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Bytes that are no text have no name: all processes that share the tests have to find the same ones."""
+    return argname if isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable()) else None
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if REQUIRE_ALL and reporter is not None and reporter.stats.get("skipped"):
