@@ -12,10 +12,6 @@ from typing import TYPE_CHECKING
 from fastpull.errors import InvalidSource
 from fastpull.oci.reference import Reference
 from fastpull.sources.archives import Archives
-from fastpull.sources.docker_archive import DockerArchiveReference, DockerArchiveSource
-from fastpull.sources.docker_daemon import export_from_docker
-from fastpull.sources.layout import LayoutReference, LayoutSource, use_folder
-from fastpull.sources.podman import export_from_podman
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
@@ -47,9 +43,20 @@ class Opener:
             InvalidSource, InvalidDigest: it is none of these.
         """
         scheme, colon, rest = text.partition(":")
-        match scheme if colon else "":
-            case "docker" if rest.startswith("//"):
-                return self.registry(rest.removeprefix("//"))
+        if colon and f"{scheme}:" in KINDS:
+            return self._open_local(text, scheme, rest)
+        if (colon and scheme == "dir") or (not text.startswith("docker://") and "://" in text):
+            raise InvalidSource(text, f"unknown kind of source (there are {', '.join(KINDS)})")
+        return self.registry(text.removeprefix("docker://"))
+
+    def _open_local(self, text: str, scheme: str, rest: str) -> Source:
+        # who asks a registry need not wait until these are loaded
+        from fastpull.sources.docker_archive import DockerArchiveReference, DockerArchiveSource  # noqa: PLC0415
+        from fastpull.sources.docker_daemon import export_from_docker  # noqa: PLC0415
+        from fastpull.sources.layout import LayoutReference, LayoutSource, use_folder  # noqa: PLC0415
+        from fastpull.sources.podman import export_from_podman  # noqa: PLC0415
+
+        match scheme:
             case "oci":
                 layout = LayoutReference.parse(scheme, rest)
                 return LayoutSource(layout, partial(use_folder, layout.path))
@@ -62,11 +69,9 @@ class Opener:
                 return DockerArchiveSource(text, reference.wanted, lambda _: use(), self.desk.executor)
             case "docker-daemon":
                 return self._exported(text, rest, export_from_docker)
-            case "containers-storage":
+            case _:
+                assert scheme == "containers-storage"
                 return self._exported(text, rest, export_from_podman)
-        if (colon and scheme == "dir") or "://" in text:
-            raise InvalidSource(text, f"unknown kind of source (there are {', '.join(KINDS)})")
-        return self.registry(text)
 
     def _use_file(self, name: str, path: str) -> AbstractAsyncContextManager[Archive]:
         from fastpull.sources.archive import open_archive  # noqa: PLC0415  # a registry's images need no archives
@@ -80,6 +85,8 @@ class Opener:
         return self.archives.use(key, lambda: desk.opened(partial(open_archive, name, path, desk.store, desk.limits)))
 
     def _exported(self, name: str, image: str, export: Callable[[str, str, Desk], Awaitable[Archive]]) -> Source:
+        from fastpull.sources.docker_archive import DockerArchiveSource  # noqa: PLC0415  # see `_open_local`
+
         if not image.startswith("sha256:"):
             Reference.parse(
                 image

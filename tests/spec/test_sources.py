@@ -43,6 +43,7 @@ from fastpull.errors import (
 from fastpull.layers.archive import archive
 from fastpull.sources.docker_archive import DockerArchiveReference
 from fastpull.sources.layout import LayoutReference
+from fastpull.sources.open import Opener
 from tests.support.layers import file, folder, publish, whiteout
 from tests.support.peers import skopeo
 from tests.support.registry import FaultyRegistry
@@ -745,3 +746,10 @@ async def test_a_podman_that_hangs_is_ended(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     await cancelled("containers-storage:app", settings, tmp_path / "out", (tmp_path / "pid").exists)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+@pytest.mark.parametrize("name", ["oci", "docker-archive", "containers-storage", "docker"])
+def test_a_kind_without_a_colon_is_the_name_of_an_image(name: str) -> None:
+    source = object()
+    opener = Opener(lambda text: {name: source}[text], None)  # type: ignore[arg-type,return-value]
+    assert opener.open(name) is source
