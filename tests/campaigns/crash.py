@@ -95,8 +95,9 @@ class Crash(Campaign):
             process = await start(*arguments, cache=cache)
             ending = asyncio.create_task(end(process))
             await asyncio.wait({ending}, timeout=choose.uniform(0.2, 1.1) * self._seconds[form])
-            with contextlib.suppress(ProcessLookupError):  # it may have ended
-                os.kill(process.pid, signal.SIGKILL)
+            if not ending.done():
+                with contextlib.suppress(ProcessLookupError):  # it has ended at this moment
+                    os.kill(process.pid, signal.SIGKILL)
             await ending
             return "at a time"
         call = pick(choose, self._calls[form])
