@@ -30,9 +30,10 @@ from fastpull.registry.registries_conf import load_registries_conf
 from fastpull.registry.transport import Transport
 from fastpull.sinks.base import Resources
 from fastpull.sinks.squashfs.recipe import Recipe
+from fastpull.sources.blobs import Means
 from fastpull.sources.desk import Desk
 from fastpull.sources.open import Opener
-from fastpull.sources.registry import Means, RegistrySource
+from fastpull.sources.registry import RegistrySource
 from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, task_group
 from fastpull.trace import Stage
 

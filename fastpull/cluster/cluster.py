@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from fastpull.cluster.report import ClusterReport
     from fastpull.oci.reference import Reference
     from fastpull.progress import Event, OnEvent
-    from fastpull.sources.registry import Means, RegistrySource
+    from fastpull.sources.blobs import Means
+    from fastpull.sources.registry import RegistrySource
 
 T = TypeVar("T")
 _Handler = Callable[[int, dict[str, Any]], None]

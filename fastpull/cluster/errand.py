@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fastpull.cluster.shelf import Tap
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
-    from fastpull.sources.registry import Means, RegistrySource
+    from fastpull.sources.blobs import Means
+    from fastpull.sources.registry import RegistrySource
 
 
 class Errand:

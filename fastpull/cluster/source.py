@@ -14,7 +14,7 @@ from fastpull.cluster.council import ROOT
 from fastpull.errors import Disagreement, FastpullError, MalformedDocument, RankFailed
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
-from fastpull.sources.registry import Coming
+from fastpull.sources.blobs import Coming
 from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import in_thread
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from fastpull.oci.reference import Reference
     from fastpull.policy import Identity
     from fastpull.sources.base import Blob
-    from fastpull.sources.registry import Means, RegistrySource
+    from fastpull.sources.blobs import Means
+    from fastpull.sources.registry import RegistrySource
 
 
 class _Exchanged(Coming):

@@ -1,0 +1,110 @@
+"""The blobs that come through the cache: those that it has, and those that are coming into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastpull.tasks import Aborted, Budget, in_thread
+
+if TYPE_CHECKING:
+    from fastpull.cache.partial import Partial
+    from fastpull.cache.store import CachedBlob, Store
+    from fastpull.config import Settings
+    from fastpull.progress import OnEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the registry sources of one client share.
+
+    Attributes:
+        store: the cache.
+        executor: for blocking calls on files.
+        budget: of memory.
+        settings: of the client.
+        on_event: told what happens.
+    """
+
+    store: Store
+    executor: Executor
+    budget: Budget
+    settings: Settings
+    on_event: OnEvent
+
+    @property
+    def sync(self) -> bool:
+        """Whether blobs are on their disk before they appear."""
+        return self.settings.sync
+
+
+class Cached:
+    """A blob that the cache has."""
+
+    is_fresh = False
+    is_cached = True
+    is_remote = False
+
+    def __init__(self, means: Means, blob: CachedBlob) -> None:
+        self.is_trusted = blob.is_own and blob.seal is not None and blob.seal.is_fresh
+        self._means = means
+        self._blob = blob
+        self._aborted = False
+
+    def readinto(self, buffer: memoryview, offset: int) -> int:
+        """See `fastpull.sources.base.Blob`."""
+        if self._aborted:
+            raise Aborted
+        return self._blob.readinto(buffer, offset)
+
+    def abort(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
+        self._aborted = True
+
+    async def accept(self, fingerprint: str) -> None:
+        """See `fastpull.sources.base.Blob`."""
+        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint, self._means.sync)
+
+    async def reject(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
+        await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
+
+
+class Coming:
+    """A blob that is being downloaded into the cache.
+
+    Args:
+        means: of the source.
+        partial: that grows.
+        blame: told that the bytes of this pull are wrong; says whether somebody else can be asked for them.
+    """
+
+    is_cached = False
+    is_remote = True
+    is_trusted = False
+
+    def __init__(self, means: Means, partial: Partial, blame: Callable[[], bool]) -> None:
+        self.is_fresh = partial.resumed == 0
+        self._means = means
+        self._partial = partial
+        self._blame = blame
+
+    def readinto(self, buffer: memoryview, offset: int) -> int:
+        """See `fastpull.sources.base.Blob`."""
+        return self._partial.readinto(buffer, offset)
+
+    def abort(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
+        self._partial.fail(Aborted())
+
+    async def accept(self, fingerprint: str) -> None:
+        """See `fastpull.sources.base.Blob`."""
+        await in_thread(self._means.executor, self._means.store.publish, self._partial, fingerprint, self._means.sync)
+
+    async def reject(self) -> None:
+        """See `fastpull.sources.base.Blob`."""
+        await in_thread(self._means.executor, self._partial.discard)
+        if self.is_fresh and self._blame():
+            self.is_fresh = False
