@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fastpull.cache.files import digest_of, local_errors, names_in
+from fastpull.cache.locks import has_dead_owner
 from fastpull.cache.partial import is_damaged
 from fastpull.cache.store import SEAL, StoredBlob
 
@@ -77,11 +78,7 @@ class Leftovers:
         self._remove_drafts(latest)
         self._remove_seals(latest)
         self._remove_journals(latest)
-        for name in names_in(os.path.join(self._files.root, "locks")):
-            if not name.startswith("."):
-                lock = self._files.lock(name)
-                if lock.try_acquire():
-                    lock.release()
+        self._remove_locks()
         for digest in list(self._store.indexes):
             if self._store.is_missing(digest):
                 self._store.indexes.remove(digest)
@@ -94,6 +91,16 @@ class Leftovers:
                     with local_errors(), contextlib.suppress(FileNotFoundError):
                         if os.stat(path).st_mtime < latest:
                             os.unlink(path)
+
+    def _remove_locks(self) -> None:
+        folder = os.path.join(self._files.root, "locks")
+        for name in names_in(folder):
+            lock = self._files.lock(name)
+            if name.startswith("."):
+                if has_dead_owner(lock.path):
+                    self._files.unlink(lock.path)
+            elif lock.try_acquire():
+                lock.release()
 
     def _remove_seals(self, latest: float) -> None:
         """What a process leaves that is killed just before a blob gets its name."""

@@ -313,6 +313,16 @@ class FileLock:
         return excludes
 
 
+def has_dead_owner(path: str) -> bool:
+    """Whether a file names an owner who is known to have ended; so does a lock's draft that a kill has left."""
+    try:
+        with open(path, "rb") as file:
+            owner = Owner.from_bytes(file.read(_MAX_SIZE))
+    except OSError:
+        return False  # its owner has just removed it, or it is another user's
+    return owner is not None and owner.has_ended()
+
+
 def _look(fd: int) -> _Look:
     state = os.fstat(fd)
     return _Look(os.pread(fd, _MAX_SIZE, 0), state.st_ino, state.st_mtime_ns)

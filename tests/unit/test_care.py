@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from fastpull.cache.care import Cache
+from fastpull.cache.owners import Owner
 from fastpull.cache.refs import Ref
 from fastpull.cache.store import Store
 from fastpull.client import Client
@@ -106,6 +109,17 @@ def test_gc_removes_leftovers(store: Store, cache: Cache) -> None:
     assert cache.usage().total_bytes == 0
     assert not os.path.exists(draft)
     assert not os.path.exists(lock)
+
+
+def test_gc_removes_the_drafts_of_locks_whose_owner_has_died(store: Store, cache: Cache) -> None:
+    program = "import sys; from fastpull.cache.owners import Owner; "
+    program += "sys.stdout.buffer.write(Owner.me(has_flock=True, is_suspect=False).to_bytes())"
+    dead = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE).stdout
+    contents = {".dead": dead, ".mine": Owner.me(has_flock=True, is_suspect=False).to_bytes(), ".unnamed": b""}
+    for name, content in contents.items():
+        Path(store.root, "locks", name).write_bytes(content)
+    cache.collect()
+    assert sorted(os.listdir(f"{store.root}/locks")) == [".mine", ".unnamed"]
 
 
 def test_verify_finds_every_damaged_blob_and_takes_it_out(store: Store, cache: Cache) -> None:
