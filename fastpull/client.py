@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fastpull.cache.images import ImageKey, Images
@@ -319,7 +319,13 @@ class Client:
     async def _run(self, image: Image, sink: Sink, meter: Meter, dialects: Sequence[Dialect]) -> PullReport:
         from fastpull.engine import Pull  # noqa: PLC0415  # see `_workshop`
 
-        return await Pull(image, self._source(image.source), sink, self._workshop, meter, dialects).run()
+        source, workshop = self._source(image.source), self._workshop
+        if self._cluster is None:
+            return await Pull(image, source, sink, workshop, meter, dialects).run()
+        from fastpull.sharing import SharedBuild  # noqa: PLC0415  # few need it
+
+        share = partial(SharedBuild.begin, image, source, sink, workshop.files)
+        return await Pull(image, source, sink, workshop, meter, dialects, share).run()
 
     @contextlib.asynccontextmanager
     async def _begun(self, sink: Sink, meter: Meter) -> AsyncIterator[None]:

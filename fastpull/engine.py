@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fastpull.meter import StageTime
     from fastpull.oci.image import Image
     from fastpull.runtimes.base import Dialect
+    from fastpull.sharing import SharedBuild
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sources.base import Blob, Source
 
@@ -129,6 +130,10 @@ class PullReport:
         return self.layers_seconds + self.merge_seconds + self.commit_seconds
 
 
+async def _alone(_: Sequence[int]) -> SharedBuild | None:
+    return None
+
+
 class Pull:
     """One image on its way into one sink.
 
@@ -139,6 +144,7 @@ class Pull:
         workshop: to work in.
         meter: counts where the time goes.
         dialects: of the runtimes that the output is for.
+        share: finds out whether the work is shared with other nodes; gets the numbers of the layers, the largest first.
 
     Raises:
         MalformedDocument: the image's config says something that a runtime cannot be told.
@@ -152,13 +158,16 @@ class Pull:
         workshop: Workshop,
         meter: Meter,
         dialects: Sequence[Dialect] = (),
+        share: Callable[[Sequence[int]], Awaitable[SharedBuild | None]] = _alone,
     ) -> None:
         self._image = image
         self._dressing = Dressing(image, dialects)
         self._sink = sink
         self._workshop = workshop
         self._meter = meter
+        self._share = share
         self._blobs = _Blobs(image, source, workshop, meter)
+        self._shared: SharedBuild | None = None
 
     async def run(self) -> PullReport:
         """Does it all.
@@ -167,7 +176,9 @@ class Pull:
             FastpullError: whatever went wrong; the sink is to be aborted then.
         """
         started, cpu = time.monotonic(), time.thread_time()
-        foreseen = await self._in_files(self._foresee)
+        shared = self._shared = await self._share(self._blobs.by_size)
+        # what others make for all, or this node for them, is made whole
+        foreseen = await self._in_files(self._foresee) if shared is None else None
         indexes = await self._unpack(foreseen)
         if foreseen and any(index is not known for index, known in zip(indexes, foreseen.indexes, strict=True)):
             # an index in the cache was not that of its layer: what it called dead may live
@@ -184,7 +195,10 @@ class Pull:
         entries = sum(map(len, indexes))
         self._workshop.on_event(Committing(self._image.source, entries))
         created = self._image.config.created_seconds
-        output = await in_thread(self._workshop.files, self._sink.commit, tree, created, abort=self._sink.cancel)
+        if shared is not None:
+            output: SinkReport = await shared.commit(tree, created)
+        else:
+            output = await in_thread(self._workshop.files, self._sink.commit, tree, created, abort=self._sink.cancel)
         self._warn(tree, output)
         ended = time.monotonic()
         self._meter.loop_cpu_seconds = time.thread_time() - cpu
@@ -209,7 +223,8 @@ class Pull:
             return merge(indexes)
 
     async def _dress(self, tree: Tree) -> None:
-        await self._dressing.look(tree, self._blobs.read_file)
+        read_file = self._blobs.read_file if self._shared is None else self._shared.read_file
+        await self._dressing.look(tree, read_file)
         for warning in self._dressing.warnings:
             self._workshop.on_event(Warned(self._image.source, warning))
         await self._in_files(self._dressing.apply, tree, self._sink)
@@ -231,10 +246,17 @@ class Pull:
         quota = Quota(self._workshop.limits, await self._in_files(self._sink.room))
         async with self._blobs.progress(), task_group() as group:
             tasks = {
-                number: group.create_task(self._unpack_layer(number, rank, wanted[number], quota, known[number]))
+                number: group.create_task(self._make_layer(number, rank, wanted[number], quota, known[number]))
                 for rank, number in enumerate(self._blobs.by_size)
             }
         return [tasks[number].result() for number in range(len(layers))]
+
+    async def _make_layer(
+        self, number: int, rank: int, wanted: bytearray | None, quota: Quota, known: LayerIndex | None
+    ) -> LayerIndex:
+        """Unpacks a layer, unless another node does that for all."""
+        make = partial(self._unpack_layer, number, rank, wanted, quota, known)
+        return await (make() if self._shared is None else self._shared.layer(number, quota, make))
 
     async def _unpack_layer(
         self, number: int, rank: int, wanted: bytearray | None, quota: Quota, known: LayerIndex | None

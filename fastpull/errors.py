@@ -22,7 +22,8 @@
     │   ├── DigestMismatch
     │   ├── SizeMismatch
     │   ├── DiffIdMismatch
-    │   └── WindowDamaged
+    │   ├── WindowDamaged
+    │   └── RunDamaged
     ├── UnsupportedMediaType                      21   an artifact, a schema 1 image, an unknown layer format
     ├── DecompressError                           22   a corrupt or truncated gzip or zstd stream
     ├── TarError                                  23   a layer that is not a well-formed tar
@@ -36,7 +37,8 @@
         ├── MpiError
         ├── Disagreement
         ├── RankFailed
-        └── RankLost
+        ├── RankLost
+        └── OutputDiffers
 
 Each class carries its facts as fields and makes its message from them, with the next step where there is one.
 No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
@@ -74,12 +76,14 @@ __all__ = [
     "MpiError",
     "NoMatchingPlatform",
     "NotFound",
+    "OutputDiffers",
     "OutputError",
     "OutputExists",
     "RankFailed",
     "RankLost",
     "RateLimited",
     "RegistryError",
+    "RunDamaged",
     "SizeMismatch",
     "TarError",
     "TransportError",
@@ -401,6 +405,22 @@ class WindowDamaged(IntegrityError):
         return "The fault is in the network, its driver or the memory of one of the two nodes; nothing was kept of it"
 
 
+@dataclass(eq=False)
+class RunDamaged(IntegrityError):
+    """What another rank has made of a layer is not what it says of itself."""
+
+    subject: str
+    reason: str
+
+    def _message(self) -> str:
+        return f"what another node has made of {self.subject} cannot be used: {self.reason}"
+
+    def _hint(self) -> str:
+        return (
+            "The fault is in the memory or the disk of one of the nodes, or on the way between them; nothing was kept"
+        )
+
+
 # --- 21 to 24: what is in the image
 
 
@@ -627,6 +647,29 @@ class RankLost(ClusterError):
 
     def _hint(self) -> str:
         return "Look for what has become of them; what was downloaded stays in the caches, and is not fetched again"
+
+
+@dataclass(eq=False)
+class OutputDiffers(ClusterError):
+    """Ranks that made the same file together have made different ones.
+
+    Attributes:
+        source: the image.
+        makers: for each of the different files the ranks that made it, in words.
+    """
+
+    source: str
+    makers: tuple[str, ...]
+
+    def _message(self) -> str:
+        files = ", another that of ".join(self.makers)
+        return f"the nodes have made different files of {self.source}: one is that of {files}"
+
+    def _hint(self) -> str:
+        return (
+            "The memory or the disk of the node that differs is at fault, or its processor compresses to other bytes; "
+            "it has published nothing"
+        )
 
 
 _ERRNO_HINTS = {

@@ -170,6 +170,10 @@ class Store:
             raise
         return partial
 
+    def has_begun(self, digest: Digest) -> bool:
+        """Whether somebody has begun to write a blob, and has left something of it or is at it."""
+        return os.path.isdir(self.files.path("partial", digest))
+
     def publish(self, partial: Partial, fingerprint: str, sync: bool) -> None:
         """Makes a complete blob, whose digest the caller has verified, visible to everybody.
 

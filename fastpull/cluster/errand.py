@@ -7,15 +7,21 @@ import resource
 import time
 from typing import TYPE_CHECKING, Any
 
+from fastpull.cluster.building import Building
 from fastpull.cluster.exchange import Exchange
+from fastpull.cluster.post import Post
 from fastpull.cluster.shelf import Shelf
+from fastpull.cluster.window import Kind
 from fastpull.errors import CacheError, DigestMismatch, FastpullError
 from fastpull.meter import Meter
 from fastpull.progress import Event, LayerProgress, Waiting
 from fastpull.tasks import in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastpull.cluster.council import Council
+    from fastpull.cluster.products import Product
     from fastpull.cluster.shelf import Tap
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
@@ -33,6 +39,7 @@ class Errand:
 
     Attributes:
         image: what it is, once that is known.
+        ranks: how many take part, likewise.
         error: why this rank can do no more for it.
         stopped: set with the error.
     """
@@ -44,12 +51,14 @@ class Errand:
         self.image: Image | None = None
         self.error: FastpullError | None = None
         self.stopped = asyncio.Event()
-        self._ranks = 0
+        self.ranks = 0
         self._blobs: tuple[Descriptor, ...] = ()
         self._place: tuple[RegistrySource, Means] | None = None
         self._joining = asyncio.Lock()
         self._shelves: list[Shelf] = []
         self._exchange: Exchange | None = None
+        self._building: Building | None = None
+        self._post: Post | None = None
         self._began = time.monotonic()
         self._resolve_seconds = self._exchange_seconds = 0.0
         self._read: dict[str, int] = {}
@@ -63,7 +72,7 @@ class Errand:
             registry: that has it.
             means: of the client.
         """
-        self.image, self._ranks, self._place = image, ranks, (registry, means)
+        self.image, self.ranks, self._place = image, ranks, (registry, means)
         self._blobs = tuple({layer.blob.digest: layer.blob for layer in image.layers}.values())
         self._resolve_seconds = time.monotonic() - self._began
 
@@ -72,16 +81,40 @@ class Errand:
         """Of the image's blobs, in bytes."""
         return [blob.size for blob in self._blobs]
 
+    @property
+    def blob_numbers(self) -> list[int]:
+        """For each layer of the image the number of its blob: one may be several layers."""
+        numbers = {blob.digest: number for number, blob in enumerate(self._blobs)}
+        return [numbers[layer.blob.digest] for layer in self.image.layers] if self.image is not None else []
+
+    async def build(self, products: Sequence[Product]) -> Building | None:
+        """Takes part in making the products of all layers with the other ranks.
+
+        Args:
+            products: of the layers, with places for those that are received; closed at the end.
+
+        Returns:
+            None if there is nobody else, or this rank has taken part already: it makes all by itself then.
+
+        Raises:
+            CacheError: as from `join`.
+        """
+        if self.ranks < 2 or self._exchange is not None:
+            return None
+        await self.join(wants=True, products=products)
+        return self._building
+
     async def shelf(self, descriptor: Descriptor) -> Shelf:
         """Where a blob is, or comes; all begin to come with the first that is asked for."""
         await self.join(wants=True)
         return next(shelf for shelf in self._shelves if shelf.descriptor.digest == descriptor.digest)
 
-    async def join(self, *, wants: bool) -> None:
+    async def join(self, *, wants: bool, products: Sequence[Product] | None = None) -> None:
         """Takes part in the exchange, if it does not yet.
 
         Args:
             wants: this rank needs the blobs that it lacks; otherwise it only gives what it has.
+            products: what it needs in place of the blobs; of those it gets what it is to work on.
 
         Raises:
             CacheError: the blobs cannot be kept, or somebody else on this node does not end fetching one.
@@ -94,7 +127,8 @@ class Errand:
             registry, means = self._place
             try:
                 for blob in self._blobs:
-                    self._shelves.append(await self._open_shelf(blob, means, wants=wants))
+                    self._shelves.append(Shelf(blob, None, None))
+                    await self._fill(self._shelves[-1], means, wants=wants, is_patient=products is None)
             except BaseException:
                 for shelf in self._shelves:
                     shelf.close()
@@ -106,40 +140,64 @@ class Errand:
             async def fetch(blob: int, tap: Tap, is_all: bool) -> None:
                 await registry.fetch(self._blobs[blob], tap, blob, parts[blob], is_all=is_all)
 
+            async def find_room(shelf: Shelf) -> None:
+                await self._fill(shelf, means, wants=True, is_patient=True)
+
+            work = self.council, self._new_post(means), means.executor, self.fail
+            if products is not None:
+                sizes, numbers = self.blob_sizes, self.blob_numbers
+                weights = [sizes[blob] if blob not in numbers[:layer] else 0 for layer, blob in enumerate(numbers)]
+                self._building = Building(self.number, self.source, products, weights, *work)
             self._exchange = Exchange(
                 self.number,
                 self._shelves,
-                self._ranks,
+                self.ranks,
+                *work,
                 wants=wants,
+                building=self._building,
+                find_room=find_room,
                 fetch=fetch,
-                council=self.council,
-                executor=means.executor,
-                on_error=self.fail,
             )
 
-    async def _open_shelf(self, blob: Descriptor, means: Means, *, wants: bool) -> Shelf:
-        registry = self._place[0] if self._place else None
-        assert registry is not None
+    def _new_post(self, means: Means) -> Post:
+        self._post = Post(self.number, self.council, means.executor, self.fail)
+        return self._post
+
+    async def _fill(self, shelf: Shelf, means: Means, *, wants: bool, is_patient: bool) -> None:
+        """Finds a blob in the cache, or begins it there.
+
+        Args:
+            shelf: of the blob.
+            means: of the client.
+            wants: the blob is to come, if it is not there.
+            is_patient: it is to come here; otherwise only what is there of it is of use, and nobody is waited for.
+        """
+        assert self._place is not None
+        registry, blob, stall = self._place[0], shelf.descriptor, self.council.terms.stall_seconds
         cached = await registry.find(blob)
-        if cached is not None or not wants:
-            return Shelf(blob, cached, None)
+        is_begun = is_patient or await in_thread(means.executor, means.store.has_begun, blob.digest)
+        if cached is not None or not wants or not is_begun:
+            shelf.fill(cached, None)
+            return
         lock = means.store.lock(blob.digest)
         try:
             if not lock.try_acquire():
+                if not is_patient:
+                    return
                 means.on_event(Waiting(self.source, blob.digest))
-                await asyncio.wait_for(lock.acquire(), self.council.terms.stall_seconds)
+                await asyncio.wait_for(lock.acquire(), stall)
             cached = await registry.find(blob)  # published while we waited
             if cached is not None:
                 lock.release()
-                return Shelf(blob, cached, None)
-            partial = await in_thread(means.executor, means.store.begin, blob.digest, blob.size, lock)
+                shelf.fill(cached, None)
+                return
+            shelf.fill(None, await in_thread(means.executor, means.store.begin, blob.digest, blob.size, lock))
         except TimeoutError as error:
-            reason = f"another process has been fetching {blob.digest} for {self.council.terms.stall_seconds:.0f} s"
+            reason = f"another process has been fetching {blob.digest} for {stall:.0f} s"
             raise CacheError(means.store.root, reason) from error
         except BaseException:
             lock.release()
             raise
-        return Shelf(blob, None, partial)
 
     # --- while it goes on
 
@@ -160,13 +218,16 @@ class Errand:
         exchange = self._exchange
         return {
             "image": self.number,
-            "there": exchange.total if exchange else 0,
-            "sent": exchange.sent if exchange else 0,
+            "there": self._building.progress if self._building else exchange.total if exchange else 0,
+            "arrived": exchange.total if exchange else 0,
+            "sent": sum(self._post.sent.values()) if self._post else 0,
             "read": sum(self._read.values()),
         }
 
     def _look_at_clock(self) -> None:
-        if self._exchange is not None and not self._exchange_seconds and self._exchange.total >= sum(self.blob_sizes):
+        if self._building is not None:
+            self._exchange_seconds = max(0.0, self._building.gathered_at - self._began)
+        elif self._exchange is not None and not self._exchange_seconds and self._exchange.total >= sum(self.blob_sizes):
             self._exchange_seconds = time.monotonic() - self._began
 
     # --- the end
@@ -198,13 +259,18 @@ class Errand:
     def report(self) -> dict[str, Any]:
         """What this rank did, for `fastpull.cluster.report.NodeReport`."""
         self._look_at_clock()
-        exchange = self._exchange
+        exchange, building = self._exchange, self._building
+        sent = self._post.sent if self._post else dict.fromkeys(Kind, 0)
         return {
             "resolve_seconds": round(self._resolve_seconds, 3),
             "exchange_seconds": round(self._exchange_seconds, 3),
             "fetched": exchange.fetched if exchange else 0,
             "received": exchange.received if exchange else 0,
-            "sent": exchange.sent if exchange else 0,
+            "sent": sent[Kind.BLOB],
+            "built": sorted(building.made) if building else [],
+            "runs_received": building.received if building else 0,
+            "runs_sent": sent[Kind.PRODUCT],
+            "assembled_seconds": round(max(0.0, building.assembled_at - self._began), 3) if building else 0.0,
             "max_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
             "error": self.reason,
             "cause_exit_code": self.error.exit_code if self.error else 0,

@@ -5,106 +5,39 @@
     every rank:  hold ─> plan ─> [ask ─> lease ─> fetch or read ─> windows ─> brought] … ─> none left
     the root:    all have said what they hold ─> plan;  a rank drops out ─> the next round, from ``hold`` on
 
+Where the ranks make something of the layers together, the plan says as well who makes what; see
+`fastpull.cluster.building`. A blob goes only to the rank that needs it then.
+
 A round is one plan. Windows of an earlier one are dropped: what they held is in nobody's ``hold``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
-from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from fastpull.cluster.council import ROOT, Council
-from fastpull.cluster.fabric import HEADER_SIZE, WINDOW_SIZE
-from fastpull.cluster.outbox import Letter, Outbox
-from fastpull.cluster.plan import Holding, Plan, cut, from_bits, next_ranks, receivers, to_bits
+from fastpull.cluster.builders import Maker
+from fastpull.cluster.council import ROOT
+from fastpull.cluster.fabric import HEADER_SIZE
+from fastpull.cluster.outbox import Letter
+from fastpull.cluster.plan import Holding, cut, from_bits, next_ranks, receivers, to_bits
 from fastpull.cluster.shelf import Shelf, Tap
-from fastpull.cluster.window import Window
+from fastpull.cluster.window import Kind, Window
 from fastpull.errors import FastpullError, WindowDamaged
 from fastpull.registry.download import RangesIgnored
 from fastpull.tasks import in_thread, task_group
 
 if TYPE_CHECKING:
+    from fastpull.cluster.building import Building
+    from fastpull.cluster.council import Council
     from fastpull.cluster.plan import Stretch
+    from fastpull.cluster.post import Post
 
 _LEASES = 2
 """Stretches that a rank brings at a time: while the end of one is sent the next one comes."""
-SEND_BUFFERS = 4
-
-
-class Chair:
-    """The root's part: it makes the plan and grants leases.
-
-    Args:
-        number: of the image within the job.
-        sizes: of its blobs, in bytes.
-        ranks: for how many the blobs are cut, the same on all.
-        members: the ranks that take part.
-        council: of the job.
-    """
-
-    def __init__(self, number: int, sizes: Sequence[int], ranks: int, members: Sequence[int], council: Council) -> None:
-        self._number = number
-        self._council = council
-        self.members = list(members)
-        self.stretches = cut(sizes, ranks)
-        self._round = 0
-        self._held: dict[int, Holding] = {}
-        self._plan: Plan | None = None
-        self._stack = ExitStack()
-        for word, handler in (
-            ("hold", self._on_hold),
-            ("ask", self._on_ask),
-            ("brought", self._on_brought),
-            ("whole", self._on_whole),
-        ):
-            council.on(f"{number}.{word}", handler)
-        doing = f"image {number + 1} was exchanged"
-        self._stack.enter_context(council.expecting(self._debtors, doing))
-
-    def drop(self, rank: int) -> None:
-        """Goes on without a rank, in a new round."""
-        if rank in self.members:
-            self.members.remove(rank)
-            self._round += 1
-            self._held, self._plan = {}, None
-            self._council.post_all(self.members, f"{self._number}.again", {"round": self._round})
-
-    def close(self) -> None:
-        """Nothing is waited for any more."""
-        self._stack.close()
-
-    def _on_hold(self, rank: int, value: dict[str, Any]) -> None:
-        if rank not in self.members or value["round"] != self._round:
-            return
-        self._held[rank] = Holding(from_bits(value["has"], len(self.stretches)), value["wants"])
-        if len(self._held) < len(self.members):
-            return
-        self._plan = Plan(self.stretches, self._held)
-        held = {str(one): [to_bits(holding.has), holding.wants] for one, holding in self._held.items()}
-        self._council.post_all(self.members, f"{self._number}.plan", {"round": self._round, "held": held})
-
-    def _on_ask(self, rank: int, value: dict[str, Any]) -> None:
-        if self._plan is not None and rank in self.members and value["round"] == self._round:
-            stretch = self._plan.take(rank)
-            self._council.post(rank, f"{self._number}.lease", {"round": self._round, "stretch": stretch})
-
-    def _on_brought(self, _: int, value: dict[str, Any]) -> None:
-        if self._plan is not None and value["round"] == self._round:
-            self._plan.bring(value["stretch"])
-
-    def _on_whole(self, rank: int, value: dict[str, Any]) -> None:
-        if self._plan is not None and rank in self.members and value["round"] == self._round:
-            is_given = self._plan.take_whole(value["blob"], rank)
-            self._council.post(rank, f"{self._number}.given", {**value, "is_given": is_given})
-
-    def _debtors(self) -> Iterable[int]:
-        if self._plan is None:
-            return [rank for rank in self.members if rank not in self._held]
-        return self._plan.debtors()
 
 
 class Exchange:
@@ -114,14 +47,17 @@ class Exchange:
         number: of the image within the job.
         shelves: of its blobs; closed at the end.
         ranks: for how many the blobs are cut, the same on all.
-        wants: what is missing on the shelves is to come.
-        fetch: gets what a target lacks of a blob from the registry; the last argument says whether that is all of it.
         council: of the job.
+        post: for what is sent.
         executor: for blocking calls on files.
         on_error: told, once, why this rank can do no more for the image.
+        wants: what is missing on the shelves is to come.
+        building: what this rank makes with others of the blobs; of those it gets then only what it needs for that.
+        find_room: has a shelf of which nothing is known filled, for a blob that is to come.
+        fetch: gets what a target lacks of a blob from the registry; the last argument says whether that is all of it.
 
     Attributes:
-        fetched, received, sent: bytes of blobs so far.
+        fetched, received: bytes of blobs so far.
     """
 
     def __init__(
@@ -129,17 +65,23 @@ class Exchange:
         number: int,
         shelves: Sequence[Shelf],
         ranks: int,
-        *,
-        wants: bool,
-        fetch: Callable[[int, Tap, bool], Awaitable[None]],
         council: Council,
+        post: Post,
         executor: Executor,
         on_error: Callable[[FastpullError], None],
+        *,
+        wants: bool,
+        building: Building | None = None,
+        find_room: Callable[[Shelf], Awaitable[None]],
+        fetch: Callable[[int, Tap, bool], Awaitable[None]],
     ) -> None:
         self._number = number
         self._shelves = shelves
         self._wants = wants
+        self._building = building
+        self._find_room = find_room
         self._fetch_blob = fetch
+        self._post = post
         self._council = council
         self._executor = executor
         self._on_error = on_error
@@ -147,18 +89,15 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._round = -1
         self._held: dict[int, Holding] = {}
+        self._plan: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._planned = asyncio.Event()
         self._arriving = 0
         self._leases: asyncio.Queue[int | None] = asyncio.Queue()
         self._given: dict[int, asyncio.Future[bool]] = {}
-        self._outboxes: dict[int, Outbox] = {}
-        self._buffers: asyncio.Queue[bytearray] = asyncio.Queue()
-        for _ in range(SEND_BUFFERS):
-            self._buffers.put_nowait(bytearray(HEADER_SIZE + WINDOW_SIZE))
         self._running: asyncio.Task[None] | None = None
         self._ended = set[asyncio.Task[None]]()
         self._is_closed = False
-        self.fetched = self.received = self.sent = 0
+        self.fetched = self.received = 0
         self._begin(0)
         for word, handler in (
             ("plan", self._on_plan),
@@ -171,7 +110,7 @@ class Exchange:
     @property
     def total(self) -> int:
         """How many bytes of all blobs are there."""
-        return sum(shelf.total for shelf in self._shelves)
+        return sum(shelf.amount for shelf in self._shelves)
 
     def fail(self, error: FastpullError) -> None:
         """Whoever reads a blob that is coming gets an error."""
@@ -186,14 +125,15 @@ class Exchange:
         tasks = [task for task in (self._running, *self._ended) if task is not None]
         for task in tasks:
             task.cancel()
-        for outbox in self._outboxes.values():
-            outbox.close()
+        self._post.close()
         if tasks:
             await asyncio.wait(tasks)
         while self._arriving:  # noqa: ASYNC110  # writes of a moment
             await asyncio.sleep(0.005)
         for shelf in self._shelves:
             await in_thread(self._executor, shelf.close)
+        if self._building is not None:
+            await in_thread(self._executor, self._building.close)
 
     # --- rounds
 
@@ -201,15 +141,15 @@ class Exchange:
         self._round = number
         self._planned.set()  # who waits for the plan of the last round sees that it is over
         self._planned = asyncio.Event()
+        self._plan = self._loop.create_future()
         self._leases, self._given = asyncio.Queue(), {}
         before = self._running
         if before is not None:
             before.cancel()
             self._ended.add(before)
             before.add_done_callback(self._ended.discard)
-        for outbox in self._outboxes.values():
-            outbox.close()
-        self._outboxes, self._held = {}, {}  # what comes late of the last round is in what we say that we hold
+        self._post.begin(number)
+        self._held = {}  # what comes late of the last round is in what we say that we hold
         self._running = self._loop.create_task(self._run_round(number, before))
 
     async def _run_round(self, number: int, before: asyncio.Task[None] | None) -> None:
@@ -219,14 +159,32 @@ class Exchange:
             while self._arriving:  # noqa: ASYNC110  # what is being written is to be in what we say that we hold
                 await asyncio.sleep(0.005)
             has = await in_thread(self._executor, self._look)
-            hold = {"round": number, "has": to_bits(has), "wants": self._wants}
+            products = None if self._building is None else to_bits(self._building.has)
+            hold = {"round": number, "has": to_bits(has), "wants": self._wants, "products": products}
             self._council.post(ROOT, f"{self._number}.hold", hold)
-            await self._planned.wait()
+            await self._follow(await self._plan)
             async with task_group() as group:
                 for _ in range(_LEASES):
                     group.create_task(self._work(number))
         except FastpullError as error:
             self._fail(error)
+
+    async def _follow(self, plan: dict[str, Any]) -> None:
+        count, blobs = len(self._stretches), len(self._shelves)
+        held = {
+            int(rank): Holding(from_bits(has, count), frozenset(compress(range(blobs), from_bits(wants, blobs))))
+            for rank, (has, wants) in plan["held"].items()
+        }
+        mine = held[self._council.rank].wants
+        for number, shelf in enumerate(self._shelves):
+            if number in mine and shelf.is_empty:
+                await self._find_room(shelf)
+        self._held = held
+        if self._building is not None:
+            products = {int(rank): from_bits(has, len(plan["sources"])) for rank, has in plan["products"].items()}
+            makers = {rank: Maker(frozenset(), has) for rank, has in products.items()}
+            self._building.plan(self._round, plan["sources"], makers)
+        self._planned.set()
 
     def _look(self) -> list[bool]:
         return [self._shelves[one.blob].has(one.start, one.stop) for one in self._stretches]
@@ -240,12 +198,8 @@ class Exchange:
             self._begin(value["round"])
 
     def _on_plan(self, _: int, value: dict[str, Any]) -> None:
-        if value["round"] == self._round:
-            count = len(self._stretches)
-            self._held = {
-                int(rank): Holding(from_bits(has, count), wants) for rank, (has, wants) in value["held"].items()
-            }
-            self._planned.set()
+        if value["round"] == self._round and not self._plan.done():
+            self._plan.set_result(value)
 
     def _on_lease(self, _: int, value: dict[str, Any]) -> None:
         if value["round"] == self._round:
@@ -265,8 +219,7 @@ class Exchange:
             if number is None:
                 return
             for brought in await self._bring(self._stretches[number]):
-                for outbox in list(self._outboxes.values()):
-                    await outbox.sent(brought.number)
+                await self._post.has_left((Kind.BLOB, brought.blob, brought.number, brought.number))
                 self._council.post(ROOT, f"{self._number}.brought", {"round": round_, "stretch": brought.number})
 
     async def _bring(self, stretch: Stretch) -> Sequence[Stretch]:
@@ -316,35 +269,10 @@ class Exchange:
 
     def _pass_on(self, stretch: Stretch, origin: int, start: int, stop: int) -> None:
         """Has a range sent to those who come next."""
-        if self._is_closed:
-            return
-        wanting, fan_out = receivers(self._held, stretch.number), self._council.terms.fan_out
-        for to in next_ranks(self._council.rank, origin, wanting, stretch.number, fan_out):
-            outbox = self._outboxes.get(to)
-            if outbox is None:
-                outbox = self._outboxes[to] = Outbox(partial(self._send, to), self._fail)
-            outbox.put(Letter(stretch, origin, start, stop))
-
-    async def _send(self, to: int, letter: Letter) -> None:
-        buffer = await self._buffers.get()
-        is_ours = True  # while MPI does not have it
-        try:
-            size = letter.stop - letter.start
-            stretch = letter.stretch
-            window = Window(self._number, self._round, stretch.blob, stretch.number, letter.origin, letter.start, size)
-            packed = await in_thread(self._executor, self._pack, window, buffer)
-            is_ours = False
-            await self._council.fabric.send(to, packed)
-            is_ours = True
-            self.sent += size
-        finally:
-            # nobody may write into what is still to be sent to somebody who is not there
-            self._buffers.put_nowait(buffer if is_ours else bytearray(HEADER_SIZE + WINDOW_SIZE))
-
-    def _pack(self, window: Window, buffer: bytearray) -> memoryview:
-        memory = memoryview(buffer)
-        self._shelves[window.blob].read(memory[HEADER_SIZE : HEADER_SIZE + window.size], window.offset)
-        return window.seal(memory)
+        wanting, fan_out = receivers(self._held, stretch), self._council.terms.fan_out
+        ranks = next_ranks(self._council.rank, origin, wanting, stretch.number, fan_out)
+        shelf, number = self._shelves[stretch.blob], stretch.number
+        self._post.put(ranks, Letter(shelf, Kind.BLOB, stretch.blob, number, number, origin, start, stop))
 
     # --- receiving
 
@@ -363,16 +291,23 @@ class Exchange:
             return
         self._arriving += 1
         try:
-            new = await in_thread(self._executor, self._unpack, sender, window, memory)
-            self.received += sum(stop - start for start, stop in new)
-            self._shelves[window.blob].origins.add(window.origin)
-            self._pass_on(self._stretches[window.stretch], window.origin, window.offset, window.offset + window.size)
+            await in_thread(self._executor, self._check, sender, window, memory)
+            if window.kind is Kind.BLOB:
+                await self._receive_blob(window, memory[HEADER_SIZE:])
+            elif self._building is not None:
+                await self._building.receive(window, memory[HEADER_SIZE:])
         except FastpullError as error:
             self._fail(error)
         finally:
             self._arriving -= 1
 
-    def _unpack(self, sender: int, window: Window, memory: memoryview) -> list[tuple[int, int]]:
+    def _check(self, sender: int, window: Window, memory: memoryview) -> None:
         if not window.is_sound(memory):
             raise WindowDamaged(self._council.name(sender), window.offset, window.size)
-        return self._shelves[window.blob].put(window.offset, [memory[HEADER_SIZE:]])
+
+    async def _receive_blob(self, window: Window, content: memoryview) -> None:
+        shelf = self._shelves[window.item]
+        new = await in_thread(self._executor, shelf.put, window.offset, [content])
+        self.received += sum(stop - start for start, stop in new)
+        shelf.origins.add(window.origin)
+        self._pass_on(self._stretches[window.part], window.origin, window.offset, window.offset + window.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastpull.cluster.exchange import Chair
+from fastpull.cluster.chair import Chair
 from fastpull.cluster.report import ClusterReport, NodeReport
 from fastpull.progress import NodeDone, OnEvent
 
@@ -41,7 +41,10 @@ class Lead:
 
     def plan(self) -> None:
         """Takes the chair of the exchange, once the image is resolved."""
-        self._chair = Chair(self._errand.number, self._errand.blob_sizes, self.ranks, self.members, self._council)
+        errand = self._errand
+        self._chair = Chair(
+            errand.number, errand.blob_sizes, self.ranks, self.members, self._council, errand.blob_numbers
+        )
         for rank in {*self._council.lost, *(failure["rank"] for failure in self._failures)}:
             self._chair.drop(rank)
 

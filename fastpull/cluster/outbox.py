@@ -1,4 +1,4 @@
-"""What is to be sent to one rank: ranges of blobs, which are read when their turn comes; none waits in memory."""
+"""What is to be sent: ranges of blobs and products, which are read when their turn comes; none waits in memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,38 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastpull.cluster.fabric import WINDOW_SIZE
 from fastpull.errors import FastpullError
 
 if TYPE_CHECKING:
-    from fastpull.cluster.plan import Stretch
+    from fastpull.cluster.window import Kind
 
 _SENDERS = 2  # windows to one rank at a time: while one is sent the next is read
+
+
+class Readable(Protocol):
+    """What windows are read from."""
+
+    @property
+    def total(self) -> int | None:
+        """Its size in bytes, once it is known."""
+
+    def read(self, buffer: memoryview, offset: int, part: int, /) -> bool:
+        """Fills a buffer with bytes that are there. Blocks.
+
+        Args:
+            buffer: for them.
+            offset: of the first.
+            part: as in the window.
+
+        Returns:
+            Whether they are still wanted.
+
+        Raises:
+            FastpullError: they cannot be read.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +45,25 @@ class Letter:
     """A range that is to be sent.
 
     Attributes:
-        stretch: that it is of.
-        origin: the rank that has fetched or read it.
-        start, stop: within the blob, in bytes.
+        source: where it is read.
+        kind, item, part, origin: as in `fastpull.cluster.window.Window`.
+        turn: which tree it goes down, see `fastpull.cluster.plan.next_ranks`.
+        start, stop: within the item, in bytes.
     """
 
-    stretch: Stretch
+    source: Readable
+    kind: Kind
+    item: int
+    part: int
+    turn: int
     origin: int
     start: int
     stop: int
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """What it is a piece of."""
+        return self.kind, self.item, self.part, self.turn
 
 
 class Outbox:
@@ -45,7 +78,7 @@ class Outbox:
         self._send = send
         self._on_error = on_error
         self._letters: deque[Letter] = deque()
-        self._unsent: Counter[int] = Counter()
+        self._unsent: Counter[tuple[int, int, int, int]] = Counter()
         self._sent = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
         self._senders = 0  # that still look for letters; a task that has ended is among the tasks a little longer
@@ -55,11 +88,11 @@ class Outbox:
         """Adds a range. Neighbours that still wait become one window, as far as it holds them."""
         if self._is_closed:
             return
-        self._unsent[letter.stretch.number] += letter.stop - letter.start
+        self._unsent[letter.place] += letter.stop - letter.start
         last = self._letters[-1] if self._letters else None
         if (
             last is not None
-            and (last.stretch, last.origin, last.stop) == (letter.stretch, letter.origin, letter.start)
+            and (last.place, last.origin, last.stop) == (letter.place, letter.origin, letter.start)
             and letter.stop - last.start <= WINDOW_SIZE
         ):
             self._letters[-1] = replace(last, stop=letter.stop)
@@ -72,9 +105,9 @@ class Outbox:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def sent(self, stretch: int) -> None:
-        """Waits until all ranges of a stretch have left."""
-        while self._unsent[stretch] and not self._is_closed:
+    async def sent(self, place: tuple[int, int, int, int]) -> None:
+        """Waits until all ranges of a place have left."""
+        while self._unsent[place] and not self._is_closed:
             await self._sent.wait()
 
     def close(self) -> None:
@@ -90,7 +123,7 @@ class Outbox:
             while self._letters:
                 letter = self._letters.popleft()
                 await self._send(letter)
-                self._unsent[letter.stretch.number] -= letter.stop - letter.start
+                self._unsent[letter.place] -= letter.stop - letter.start
                 self._sent.set()
                 self._sent = asyncio.Event()
         except FastpullError as error:

@@ -35,15 +35,19 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a rank has of an image, and whether it wants the rest.
+    """What a rank has of an image, and what it wants.
 
     Attributes:
         has: for each stretch whether all of it is there.
-        wants: what is not there is to come; otherwise the rank only serves.
+        wants: the blobs of which what is not there is to come; of others the rank only serves what it has.
     """
 
     has: tuple[bool, ...]
-    wants: bool
+    wants: frozenset[int]
+
+    def lacks(self, stretch: Stretch) -> bool:
+        """Whether a stretch is to come."""
+        return stretch.blob in self.wants and not self.has[stretch.number]
 
 
 def cut(sizes: Sequence[int], ranks: int) -> tuple[Stretch, ...]:
@@ -71,11 +75,11 @@ class Plan:
     """
 
     def __init__(self, stretches: Sequence[Stretch], holdings: Mapping[int, Holding]) -> None:
-        self._wanting = {rank for rank, holding in holdings.items() if holding.wants}
+        self._lacking = [set(receivers(holdings, stretch)) for stretch in stretches]
         self._holders = [
             {rank for rank, holding in holdings.items() if holding.has[stretch.number]} for stretch in stretches
         ]
-        self._left = [stretch.number for stretch in stretches if self._wanting - self._holders[stretch.number]]
+        self._left = [stretch.number for stretch in stretches if self._lacking[stretch.number]]
         self._stretches = stretches
         self._taken: dict[int, int] = {}  # who has which
         self._owners: dict[int, int] = {}  # of blobs that come as a whole
@@ -84,7 +88,7 @@ class Plan:
         """The next stretch for a rank to bring; None where there is no more for it."""
         for at, number in enumerate(self._left):
             holders = self._holders[number]
-            if rank in holders or (not holders and rank in self._wanting):
+            if rank in holders or (not holders and rank in self._lacking[number]):
                 del self._left[at]
                 self._taken[number] = rank
                 return number
@@ -112,9 +116,9 @@ class Plan:
         return found
 
 
-def receivers(holdings: Mapping[int, Holding], number: int) -> list[int]:
+def receivers(holdings: Mapping[int, Holding], stretch: Stretch) -> list[int]:
     """The ranks that lack a stretch and want it, in the order of their numbers."""
-    return sorted(rank for rank, holding in holdings.items() if holding.wants and not holding.has[number])
+    return sorted(rank for rank, holding in holdings.items() if holding.lacks(stretch))
 
 
 def next_ranks(rank: int, origin: int, wanting: Sequence[int], turn: int, fan_out: int) -> list[int]:

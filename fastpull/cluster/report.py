@@ -19,8 +19,12 @@ class NodeReport:
         host: its name.
         seconds: until it had done its work, from when the job began with the image; by rank 0's clock.
         resolve_seconds: until it knew what the image is; by its own clock.
-        exchange_seconds: until it had all bytes; likewise. 0 if it had them before, or did not get them.
+        exchange_seconds: until it had all bytes, of blobs or of runs; likewise. 0 if it had them before, or did not get
+            them.
         fetched, received, sent: bytes of blobs from the registry, from other nodes, to other nodes.
+        built: the numbers of the layers that it compressed for all nodes.
+        runs_received, runs_sent: bytes of compressed layers from other nodes, to other nodes.
+        assembled_seconds: until it had made its file of the layers; likewise. 0 if it made no file with others.
         max_memory: the most that its process had in memory, in bytes.
         error: why it failed; empty if it did not.
         cause_exit_code: of the error's family; 0 if there is none.
@@ -34,6 +38,10 @@ class NodeReport:
     fetched: int
     received: int
     sent: int
+    built: Sequence[int]
+    runs_received: int
+    runs_sent: int
+    assembled_seconds: float
     max_memory: int
     error: str = ""
     cause_exit_code: int = 0
@@ -52,6 +60,7 @@ class ClusterReport:
         seconds_to_first, seconds_to_all: until the first, and until the last node had done its work; 0 if none has.
         registry_bytes: of blobs, that the nodes got from the registry.
         exchanged_bytes: of blobs, that the nodes got from each other.
+        run_bytes: of compressed layers, likewise.
     """
 
     source: str
@@ -63,6 +72,7 @@ class ClusterReport:
     seconds_to_all: float
     registry_bytes: int
     exchanged_bytes: int
+    run_bytes: int
 
     @classmethod
     def of(
@@ -80,4 +90,5 @@ class ClusterReport:
             max(done, default=0.0),
             sum(node.fetched for node in nodes),
             sum(node.received for node in nodes),
+            sum(node.runs_received for node in nodes),
         )

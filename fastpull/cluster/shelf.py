@@ -37,33 +37,50 @@ class Shelf:
 
     def __init__(self, descriptor: Descriptor, cached: CachedBlob | None, partial: Partial | None) -> None:
         self.descriptor = descriptor
-        self.partial = partial
+        self.partial: Partial | None = None
         self.is_settled = False
         self.origins = set[int]()
-        self._cached = cached
+        self._cached: CachedBlob | None = None
         self._lock = threading.Lock()
         self._there, self._claimed = Extents(), Extents()
         self._fd = -1
-        if cached is not None:
-            self._there.add(0, descriptor.size)
-        elif partial is not None:
+        self.fill(cached, partial)
+
+    def fill(self, cached: CachedBlob | None, partial: Partial | None) -> None:
+        """Says where the blob is, or grows; to be called once more where neither was known.
+
+        Raises:
+            CacheError: the file cannot be read.
+        """
+        self._cached, self.partial = cached, partial
+        there = [(0, self.descriptor.size)] if cached is not None else []
+        if partial is not None:
             try:
                 self._fd = os.open(partial.data_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             except OSError as error:
                 raise from_os_error(CacheError, error, partial.data_path) from error
-            at = 0
-            for start, stop in partial.gaps():
-                self._there.add(at, start)
-                at = stop
-            self._there.add(at, descriptor.size)
-        for start, stop in self._there:
-            self._claimed.add(start, stop)
+            borders = [0, *(border for gap in partial.gaps() for border in gap), self.descriptor.size]
+            there = list(zip(borders[::2], borders[1::2], strict=True))
+        with self._lock:
+            for start, stop in there:
+                self._there.add(start, stop)
+                self._claimed.add(start, stop)
 
     @property
-    def total(self) -> int:
+    def is_empty(self) -> bool:
+        """Whether nothing is known of where the blob is."""
+        return self._cached is None and self.partial is None
+
+    @property
+    def amount(self) -> int:
         """How many bytes are there."""
         with self._lock:
             return self._there.total
+
+    @property
+    def total(self) -> int:
+        """How many there will be."""
+        return self.descriptor.size
 
     def has(self, start: int, stop: int) -> bool:
         """Whether all bytes of a range are there."""
@@ -102,8 +119,8 @@ class Shelf:
                 offset += len(piece)
         return gaps
 
-    def read(self, buffer: memoryview, offset: int) -> None:
-        """Fills a buffer with bytes that are there. Blocks.
+    def read(self, buffer: memoryview, offset: int, _: int = 0, /) -> bool:
+        """See `fastpull.cluster.outbox.Readable`.
 
         Raises:
             CacheError: the file cannot be read, or somebody has cut it short.
@@ -120,6 +137,7 @@ class Shelf:
             if not size:
                 raise CacheError(str(self.descriptor.digest), f"ends after {offset + done} bytes")
             done += size
+        return True
 
     def close(self) -> None:
         """Closes the files; a blob that is not complete stays for the next time. May be called twice."""

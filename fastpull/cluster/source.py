@@ -19,8 +19,10 @@ from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import in_thread
 
 if TYPE_CHECKING:
+    from fastpull.cluster.building import Building
     from fastpull.cluster.errand import Errand
     from fastpull.cluster.lead import Lead
+    from fastpull.cluster.products import Product
     from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
@@ -109,6 +111,15 @@ class ClusterSource:
             return
         async with self._registry.open_blob(descriptor, rank, part) as blob:
             yield blob
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others get the image as well."""
+        return self._errand.ranks > 1
+
+    async def build(self, products: Sequence[Product]) -> Building | None:
+        """Takes part in making something of all layers with the other ranks; see `Errand.build`."""
+        return await self._errand.build(products)
 
     # --- documents
 

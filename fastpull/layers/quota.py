@@ -9,6 +9,7 @@ from fastpull.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from fastpull.config import Limits
+    from fastpull.layers.index import LayerIndex
     from fastpull.tarstage import EntryTable
 
 _FREELY = 1 << 30  # bytes that a layer may have before its ratio counts
@@ -54,7 +55,7 @@ class LayerQuota:
         self._layer = layer
         self._subject = subject
 
-    def check(self, read: int, unpacked: int, content: int, entries: EntryTable) -> None:
+    def check(self, read: int, unpacked: int, content: int, entries: EntryTable | LayerIndex) -> None:
         """Says how far the layer has come.
 
         Args:
@@ -79,7 +80,7 @@ class LayerQuota:
         if image_entries > limits.max_entries:
             raise self._fail("more entries than all layers together may have", "max_entries", entries)
 
-    def _fail(self, limit: str, setting: str, entries: EntryTable) -> LimitExceeded:
+    def _fail(self, limit: str, setting: str, entries: EntryTable | LayerIndex) -> LimitExceeded:
         last_path = entries.path(len(entries) - 1) if len(entries) else b""
         allowed = getattr(self._quota.limits, setting)
         return LimitExceeded(self._subject, f"{limit} ({allowed})", last_path, setting)

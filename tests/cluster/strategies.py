@@ -12,4 +12,5 @@ def holdings(draw: st.DrawFn) -> dict[int, Holding]:
     """Of up to six ranks, with up to ten stretches."""
     ranks, count = draw(st.integers(1, 6)), draw(st.integers(0, 10))
     has = st.lists(st.booleans(), min_size=count, max_size=count).map(tuple)
-    return {rank: Holding(draw(has), draw(st.booleans())) for rank in range(ranks)}
+    wants = st.frozensets(st.integers(0, max(0, count - 1)))
+    return {rank: Holding(draw(has), draw(wants)) for rank in range(ranks)}

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from fastpull.cache.extents import Extents
 from fastpull.cache.store import Store
+from fastpull.cluster.chair import Chair
 from fastpull.cluster.council import ClusterTerms, Council
-from fastpull.cluster.exchange import Chair, Exchange
+from fastpull.cluster.exchange import Exchange
 from fastpull.cluster.fabric import OnWindow
 from fastpull.cluster.plan import MIB, cut
+from fastpull.cluster.post import Post
 from fastpull.cluster.shelf import Shelf, Tap
 from fastpull.cluster.window import Window
 from fastpull.errors import FastpullError, WindowDamaged
@@ -69,6 +71,10 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+async def no_room(_: Shelf) -> None:
+    raise AssertionError("all shelves have files")
+
+
 class Ranks:
     """The ranks of a case, each with a store, an exchange and a council of its own."""
 
@@ -104,15 +110,18 @@ class Ranks:
         self.chair = Chair(0, SIZES, ranks, range(ranks), self.councils[0])
         for rank, council in enumerate(self.councils):
             council.start(self._on_window(rank))
+            note = partial(self._note, rank)
             self.exchanges[rank] = Exchange(
                 0,
                 self.shelves[rank],
                 ranks,
+                council,
+                Post(0, council, self.executor, note),
+                self.executor,
+                note,
                 wants=self.case.wants[rank],
+                find_room=no_room,
                 fetch=self._fetch,
-                council=council,
-                executor=self.executor,
-                on_error=partial(self._note, rank),
             )
         for rank in [rank for rank, count in self.case.dropped.items() if count == 0]:
             await self._drop(rank)
@@ -122,7 +131,7 @@ class Ranks:
 
     def is_done(self) -> bool:
         return all(
-            shelf.total == shelf.descriptor.size
+            shelf.amount == shelf.descriptor.size
             for rank in self.exchanges
             if self.case.wants[rank]
             for shelf in self.shelves[rank]
@@ -234,4 +243,4 @@ def test_a_window_that_was_changed_on_its_way_is_not_written_and_says_whose_it_w
     assert rank == 1
     assert isinstance(error, WindowDamaged)
     assert "rank 0" in str(error)
-    assert not any(shelf.total for shelf in ranks.shelves[1])
+    assert not any(shelf.amount for shelf in ranks.shelves[1])

@@ -10,11 +10,12 @@ import random
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.mpi import Job, errors_of, result_of
-from tests.support.layers import file, publish
+from tests.support.layers import file, hardlink, publish, whiteout
 from tests.support.processes import run
 from tests.support.registry import FaultyRegistry, corrupted, no_ranges, slow, status
 
@@ -87,10 +88,57 @@ async def test_who_has_it_serves_it_and_all_make_the_same_file(
     assert blob_bytes(registry) == 0
     result = result_of(ended)
     assert result["registry_bytes"] == 0
-    assert result["exchanged_bytes"] == 3 * image_bytes(registry)
-    assert {node["rank"]: node["received"] > 0 for node in result["nodes"]} == {0: True, 1: True, 2: True, 3: False}
-    for rank in range(4):
-        assert (tmp_path / f"out-{rank}/image.sqsh").read_bytes() == (tmp_path / "alone.sqsh").read_bytes()
+    assert_built_once(result, ranks=4, layers=3)
+    [holder] = [node for node in result["nodes"] if node["rank"] == 3]
+    assert (holder["built"], holder["received"]) == ([0], 0), "the largest, whose blob it has"
+    assert 0 < result["exchanged_bytes"] == holder["sent"] < image_bytes(registry), "each blob to its builder alone"
+    assert_same_files(job, tmp_path / "alone.sqsh")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    "options", [(), ("--compression", "gzip:6", "--block-size", "64K", "--for", "enroot")], ids=str
+)
+async def test_each_layer_is_built_by_one_node_and_all_make_the_file_of_one(
+    ranks: int, options: tuple[str, ...], tmp_path: Path, registry: FaultyRegistry
+) -> None:
+    image = layered(registry)
+    alone = await run("pull", *options, image, "-o", tmp_path / "alone.sqsh", cache=f"{tmp_path}/alone")
+    assert alone.code == 0, alone.err
+    registry.sent.clear()
+    job = Job(tmp_path, ranks)
+    ended = await job.run(*PULL, *options, image, "-o", f"{tmp_path}/out-{{rank}}/image.sqsh")
+    assert ended.code == 0, ended.err
+    assert blob_bytes(registry) == image_bytes(registry)
+    result = result_of(ended)
+    assert_built_once(result, ranks, layers=6)
+    assert result["registry_bytes"] == result["size"]
+    assert result["exchanged_bytes"] == 0
+    assert_same_files(job, tmp_path / "alone.sqsh")
+    assert all(0 < node["exchange_seconds"] <= node["assembled_seconds"] for node in result["nodes"])
+
+
+def layered(registry: FaultyRegistry) -> str:
+    """An image with what makes runs differ: a layer twice, an empty one, hidden files, holes, tails, twins."""
+    noise = random.Random(9)
+    one, two = noise.randbytes(3 * MIB + 5), noise.randbytes(2 * MIB)
+    small = [file(f"etc/{number % 7}/{number}", noise.randbytes(number % 90) + b"a") for number in range(300)]
+    base = [file("one", one), file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n"), *small]
+    again = [file("one", one), file("gap", bytes(700_000) + b"x" + bytes(300_000))]
+    upper = [whiteout("one"), file("two", two), file("etc/3/3", b"new"), hardlink("etc/link", "two"), *small[::5]]
+    return publish(registry, base, again, upper, [], again, [file("last", two[: MIB // 2 + 1])])
+
+
+def assert_built_once(result: dict[str, Any], ranks: int, layers: int) -> None:
+    assert len(result["nodes"]) == ranks
+    assert sorted(layer for node in result["nodes"] for layer in node["built"]) == list(range(layers))
+    assert result["run_bytes"] == sum(node["runs_sent"] for node in result["nodes"]) > 0
+    assert result["run_bytes"] % (ranks - 1) == 0, "each run to each other rank once"
+
+
+def assert_same_files(job: Job, alone: Path) -> None:
+    for rank in range(job.ranks):
+        assert (job.folder / f"out-{rank}/image.sqsh").read_bytes() == alone.read_bytes(), rank
     assert not job.drafts()
 
 

@@ -38,6 +38,7 @@ ROOMS = [
     "tracefile",
     "unpack",
     "dressing",
+    "sharing",
     "engine",
     "finish",
     "client",

@@ -51,6 +51,7 @@ class Region:
         is_image: whether the file is that of the image itself.
         words: for each block its word as it stands in an inode: size on the disk, with a bit for raw; 0 for a hole.
         starts: where each block begins.
+        on_grown: told where the blocks end, whenever there are more; on the thread that appends.
     """
 
     fd: int
@@ -58,6 +59,7 @@ class Region:
     is_image: bool = False
     words: array[int] = field(default_factory=lambda: array("I"))
     starts: array[int] = field(default_factory=lambda: array("Q"))
+    on_grown: Callable[[int], None] = lambda _: None
 
     def append(self, words: array[int], pieces: list[bytes | memoryview]) -> None:
         """Writes blocks behind the others.
@@ -70,7 +72,8 @@ class Region:
         if self.is_image:
             start_writeback(self.fd, start, self.end - start)
         self.starts.extend(accumulate((word & _SIZE for word in words[:-1]), initial=start))
-        self.words.extend(words)  # last: another thread may look how many blocks can be read
+        self.words.extend(words)  # after that: another thread may look how many blocks can be read
+        self.on_grown(self.end)
 
     def extent(self, first: int, count: int = 1) -> tuple[int, int]:
         """Where consecutive blocks begin and end."""
@@ -115,6 +118,28 @@ class Run:
     def slot(self, entry: int) -> int:
         """The slot of an entry's tail, or `NO_SLOT`."""
         return self.slots[entry] if entry < len(self.slots) else NO_SLOT
+
+    def content(self, entry: int, size: int, form: BlockFormat) -> bytes:
+        """The content of a file.
+
+        Args:
+            entry: the file.
+            size: of it, in bytes.
+            form: of the run.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        decompress, block_size = form.compressor.decompress_metadata, form.block_size
+        slot, pieces = self.slot(entry), []
+        whole, rest = divmod(size, block_size)
+        for number in range(whole + (slot == NO_SLOT and rest > 0)):
+            block = self.blocks.read(self.firsts[entry] + number, decompress, block_size)
+            pieces.append(block or bytes(min(block_size, size - number * block_size)))
+        if slot != NO_SLOT:
+            fragment = self.fragments.read(self.slot_fragments[slot], decompress, block_size)
+            pieces.append(bytes(self.tail(slot, fragment)))
+        return b"".join(pieces)
 
     def tail(self, slot: int, fragment: bytes | bytearray) -> memoryview:
         """The content of a slot, given that of its fragment block."""

@@ -18,17 +18,23 @@ from fastpull.sinks.filestaging import FileStaging
 from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
 from fastpull.sinks.squashfs.batches import BATCH, Buffers
 from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION
+from fastpull.sinks.squashfs.fingerprint import file_fingerprint
 from fastpull.sinks.squashfs.finished import transfer
 from fastpull.sinks.squashfs.recipe import DEFAULT_BLOCK_SIZE, Recipe
+from fastpull.sinks.squashfs.run_file import pack_run, unpack_run
 from fastpull.sinks.squashfs.run_writer import RunWriter
 from fastpull.sinks.squashfs.runs import BlockFormat, Region, Run
 from fastpull.sinks.staging import output_errors
 from fastpull.tasks import Aborted
 from fastpull.trace import Stage
+from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastpull.cache.images import FinishedImage
-    from fastpull.layers.tree import Tree
+    from fastpull.layers.index import LayerIndex
+    from fastpull.layers.tree import Origin, Tree
     from fastpull.tarstage import EntryTable
 
 _MAX_DEPTH = 64
@@ -53,6 +59,7 @@ class Squashfs:
     Attributes:
         path: as it was given.
         recipe: all that decides on the bytes, beside the image.
+        on_run: told of each run that `layer` begins to write: (layer, run).
 
     Raises:
         InvalidSetting: from the constructor.
@@ -89,6 +96,7 @@ class Squashfs:
         self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
         self._pool: Executor | None = None
+        self.on_run: Callable[[int, Run], None] = lambda *_: None
 
     def __repr__(self) -> str:
         return f"<Squashfs {self.path!r} {self._format.compressor.name}>"
@@ -109,11 +117,8 @@ class Squashfs:
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> RunWriter:
         """See `fastpull.sinks.base.Sink`."""
         assert self._pool is not None, "the sink has begun"
-        if number in self._runs:
-            self._forget(self._runs[number])
-        with output_errors(self._staging.destination):
-            run = self._runs[number] = Run(self._open_blocks(rank), Region(self._staging.open_spool()))
-        self._ranks[number] = rank
+        run = self.open_run(number, rank)
+        self.on_run(number, run)
         # a batch is there twice, as it came and compressed
         share = self._resources.memory // self._resources.layers // (2 * (BATCH + self._format.block_size))
         return RunWriter(
@@ -128,8 +133,76 @@ class Squashfs:
             part=self._resources.meter.layer(number),
         )
 
+    def open_run(self, number: int, rank: int) -> Run:
+        """Makes room for the run of a layer, that `layer` will write or that will come from elsewhere.
+
+        Args:
+            number: of the layer.
+            rank: as for `layer`.
+
+        Raises:
+            OutputError: there is none.
+        """
+        if number in self._runs:
+            self._forget(self._runs[number])
+        with output_errors(self._staging.destination):
+            run = self._runs[number] = Run(self._open_blocks(rank), Region(self._staging.open_spool()))
+        self._ranks[number] = rank
+        return run
+
+    def save_run(self, number: int, index: LayerIndex) -> int:
+        """Puts behind the fragment blocks of a run all else that has to be known of it, see `run_file`.
+
+        Args:
+            number: of the layer, which is complete.
+            index: of the layer.
+
+        Returns:
+            Where the file with the fragment blocks ends.
+
+        Raises:
+            OutputError: the filesystem refuses.
+        """
+        run = self._runs[number]
+        with output_errors(self._staging.destination):
+            return pwrite_all(run.fragments.fd, run.fragments.end, pack_run(run, index, self._format))
+
+    def load_run(self, number: int, blocks_size: int, rest_size: int, subject: str) -> LayerIndex:
+        """Takes over a run whose files were filled with what `layer` and `save_run` have made elsewhere.
+
+        Args:
+            number: of the layer.
+            blocks_size: bytes of its blocks.
+            rest_size: bytes of the file with the fragment blocks.
+            subject: the layer, for messages.
+
+        Returns:
+            The index of the layer.
+
+        Raises:
+            RunDamaged: the files are not such a run's.
+            OutputError: they cannot be read.
+        """
+        with output_errors(self._staging.destination):
+            return unpack_run(self._runs[number], blocks_size, rest_size, self._format, subject)
+
+    def read_file(self, origin: Origin, size: int) -> bytes:
+        """The content of a small file of a layer whose run is complete.
+
+        Raises:
+            OutputError: it cannot be read.
+        """
+        with output_errors(self._staging.destination):
+            return self._runs[origin >> 32].content(origin & 0xFFFFFFFF, size, self._format)
+
     def commit(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
         """See `fastpull.sinks.base.Sink`."""
+        report = self.assemble(tree, created)
+        self.publish()
+        return report
+
+    def assemble(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
+        """The first part of `commit`: all but giving the file its name."""
         assert self._pool is not None, "the sink has begun"
         self._buffers.drop()
         runs = [self._runs[number] for number in range(len(tree.indexes))]
@@ -140,11 +213,19 @@ class Squashfs:
                 self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled, part
             )
             time = created if self.recipe.time is None else self.recipe.time
-            report = assembly.write(time, self.recipe.mtime, SquashfsReport(self.path))
-            with part.at(Stage.PUBLISH):
-                self._staging.publish(self._resources.sync)
+            return assembly.write(time, self.recipe.mtime, SquashfsReport(self.path))
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the file that `assemble` has made, see `file_fingerprint`."""
+        assert self._pool is not None, "the sink has begun"
+        with output_errors(self._staging.destination):
+            return file_fingerprint(self._staging.fd, self._pool, self._check_cancelled)
+
+    def publish(self) -> None:
+        """The second part of `commit`."""
+        with output_errors(self._staging.destination), self._resources.meter.image.at(Stage.PUBLISH):
+            self._staging.publish(self._resources.sync)
         self._end()
-        return report
 
     def take(self, image: FinishedImage) -> SquashfsReport | None:
         """Publishes a finished image of the cache, in place of what `layer` and `commit` would make.
