@@ -65,6 +65,7 @@ def run_on_nodes(
     work: Work,
     metrics: fastpull.Metrics,
     outputs: Sequence[str] = (),
+    recipe: fastpull.Recipe | None = None,
 ) -> int:
     """Runs a verb on all nodes of the MPI job that this process is a rank of; returns the exit code of all.
 
@@ -75,6 +76,7 @@ def run_on_nodes(
         work: what is to be done with each.
         metrics: counts what this node does.
         outputs: paths that this node makes.
+        recipe: of a squashfs file, which all nodes make together.
     """
     if options.mpi_timeout <= 0 or options.mpi_stall <= 0:
         raise InvalidSetting("--mpi-timeout, --mpi-stall", "seconds have to be more than 0")
@@ -85,7 +87,7 @@ def run_on_nodes(
     signal.signal(
         signal.SIGUSR1, signal.SIG_IGN
     )  # MPICH's launcher tells with it that a rank has died, and we see that
-    job = _Job(options, settings, sources, work, metrics, outputs)
+    job = _Job(options, settings, sources, work, metrics, outputs, recipe)
     try:
         code = run(job.run())
     except Interrupted:
@@ -120,6 +122,7 @@ class _Job:
         work: Work,
         metrics: fastpull.Metrics,
         outputs: Sequence[str],
+        recipe: fastpull.Recipe | None,
     ) -> None:
         self._options = options
         self._settings = settings
@@ -127,6 +130,7 @@ class _Job:
         self._work = work
         self._metrics = metrics
         self._outputs = outputs
+        self._recipe = recipe
         self._fabric: fastpull.MpiFabric | None = None
         self._code = 0
         self.is_whole = True
@@ -171,6 +175,9 @@ class _Job:
         asked["platform"] = asked["platform"] or fastpull.Platform.of_host()
         asked["sources"] = " ".join(self._sources)
         asked["output"] = bool(self._outputs)
+        if self._recipe is not None:  # with the versions of libraries, and what SOURCE_DATE_EPOCH says
+            asked |= self._recipe.facts("")
+            asked["byte order"] = sys.byteorder
         return {name: str(value) for name, value in asked.items()}
 
     async def _run_sources(self, cluster: fastpull.Cluster, console: Console) -> None:
@@ -203,4 +210,6 @@ def _words(report: fastpull.ClusterReport) -> str:
         f"{size_of(report.registry_bytes)} from the registry for an image of {size_of(report.size)}",
         f"{size_of(report.exchanged_bytes)} between nodes",
     ]
+    if report.run_bytes:
+        words.append(f"and {size_of(report.run_bytes)} of layers that one node has compressed for all")
     return ", ".join(words)

@@ -184,7 +184,8 @@ def _run_on_nodes(
             _write_digest(options.digest_file, report.image.digest)
         return report, _words(report), str(report.image.digest)
 
-    return run_on_nodes(options, settings, [options.source], work, metrics, [output])
+    recipe = sink.recipe if isinstance(sink, fastpull.Squashfs) else None
+    return run_on_nodes(options, settings, [options.source], work, metrics, [output], recipe)
 
 
 def _write_digest(path: str, digest: fastpull.Digest) -> None:

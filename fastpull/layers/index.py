@@ -7,6 +7,8 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
+from operator import le
 from typing import NamedTuple, Self
 
 from fastpull.layers.entry import Entry, EntryType
@@ -154,6 +156,28 @@ class LayerIndex(Sequence[Entry]):
             number: tuple(sorted((name, value) for name, value in values.items() if value))
             for number, values in found.items()
         }
+
+    def check(self) -> None:
+        """Makes sure that the columns fit each other, where somebody else may have made them.
+
+        Raises:
+            ValueError: they do not.
+        """
+        count = len(self)
+        columns = (self.modes, self.uids, self.gids, self.mtimes, self.sizes, self.devices)
+        if any(len(column) != count for column in columns):
+            raise ValueError("the columns of its index have different lengths")
+        for ends, names in ((self._path_ends, self.columns.paths), (self._link_ends, self.columns.links)):
+            is_sorted = all(map(le, ends, islice(ends, 1, None)))
+            if len(ends) != count or not is_sorted or (ends[-1] if count else 0) != len(names):
+                raise ValueError("the names of its index do not end where they should")
+        if max(self.types, default=0) > max(EntryType) or min(self.sizes, default=0) < 0:
+            raise ValueError("its index has an entry that cannot be")
+        try:
+            if max(self.xattrs, default=-1) >= count:
+                raise ValueError("its index has attributes of no entry")
+        except struct.error as error:
+            raise ValueError("its index has attributes that are cut off") from error
 
     def owned_by_one(self) -> LayerIndex:
         """The same entries, all root's, with files that their owner may read and write, and directories open to it."""

@@ -86,7 +86,7 @@ def unpack_run(run: Run, blocks_size: int, rest_size: int, form: BlockFormat, su
     """
     try:
         return _unpack(run, blocks_size, rest_size, form)
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise RunDamaged(subject, str(error) or repr(error)) from error
 
 
@@ -116,6 +116,7 @@ def _unpack(run: Run, blocks_size: int, rest_size: int, form: BlockFormat) -> La
         columns[name].frombytes(next(parts))
     fingerprints = _fingerprints(next(parts))
     index = LayerIndex.from_bytes(next(parts))
+    index.check()
     _place(run.blocks, columns["block_words"], blocks_size)
     _place(run.fragments, columns["fragment_words"], start)
     run.firsts, run.slots = columns["firsts"], columns["slots"]

@@ -1,0 +1,202 @@
+"""Runs as files: another sink makes the same image of them, and what is no run is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastpull.errors import RunDamaged
+from fastpull.layers.archive import archive
+from fastpull.layers.index import LayerIndex
+from fastpull.layers.merge import merge
+from fastpull.layers.scan import LayerScanner
+from fastpull.oci.digest import Digest
+from fastpull.sinks.base import Resources
+from fastpull.sinks.squashfs import fingerprint as fingerprint_module
+from fastpull.sinks.squashfs.fingerprint import file_fingerprint
+from fastpull.sinks.squashfs.sink import Squashfs
+from tests.support.layers import Member, file, folder, hardlink, symlink
+
+NOTHING = Digest.of(b"")
+BLOCK = 4096
+Files = tuple[bytes, bytes]
+
+
+def noise(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+def members() -> st.SearchStrategy[list[Member]]:
+    """Files of all kinds of sizes, some of which are equal, and what else stands in layers."""
+    content = st.sampled_from((0, 1, 100, 101, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 7)).flatmap(
+        lambda size: st.sampled_from((noise(size), bytes(size), b"t" * size))
+    )
+    return st.lists(content, max_size=12).map(
+        lambda contents: [
+            folder("d", mtime=7),
+            *[file(f"d/{number}", content, uid=number) for number, content in enumerate(contents)],
+            symlink("s", "d"),
+            file("e", b"x" * 50, xattrs=((b"user.a", b"b"),)),
+            hardlink("h", "e"),
+        ]
+    )
+
+
+@contextmanager
+def begun(path: str, **options: Any) -> Iterator[Squashfs]:
+    sink = Squashfs(path, block_size=BLOCK, time=0, **options)
+    sink.begin(Resources())
+    try:
+        yield sink
+    finally:
+        sink.abort()
+
+
+def unpack(sink: Squashfs, number: int, layer: list[Member]) -> LayerIndex:
+    scanner, data = LayerScanner("layer"), archive(layer)
+    writer = sink.layer(number, number, scanner.entries, None)
+    writer.write(data, scanner.feed(data))
+    scanner.finish()
+    writer.finish()
+    writer.close()
+    return scanner.index(NOTHING, NOTHING, len(data))
+
+
+def save(sink: Squashfs, number: int, index: LayerIndex) -> Files:
+    """The two files of a run."""
+    end, run = sink.save_run(number, index), sink._runs[number]
+    base = run.blocks.end - sum(word & 0xFFFFFF for word in run.blocks.words)
+    return os.pread(run.blocks.fd, run.blocks.end - base, base), os.pread(run.fragments.fd, end, 0)
+
+
+def load(sink: Squashfs, number: int, rank: int, files: Files) -> LayerIndex:
+    run = sink.open_run(number, rank)
+    os.pwrite(run.blocks.fd, files[0], run.blocks.end)
+    os.pwrite(run.fragments.fd, files[1], 0)
+    return sink.load_run(number, len(files[0]), len(files[1]), "layer 1")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(members(), min_size=1, max_size=3), st.sampled_from(("zstd:1", "gzip:1", "none")), st.booleans())
+def test_an_image_of_saved_runs_is_that_of_the_layers(
+    tmp_path: Path, layers: list[list[Member]], compression: str, fragments: bool
+) -> None:
+    options = {"compression": compression, "fragments": fragments, "force": True}
+    with begun(f"{tmp_path}/one", **options) as one, begun(f"{tmp_path}/two", **options) as two:
+        indexes = [unpack(one, number, layer) for number, layer in enumerate(layers)]
+        files = [save(one, number, index) for number, index in enumerate(indexes)]
+        loaded = [load(two, number, number, one_run) for number, one_run in enumerate(files)]
+        assert [index.columns for index in loaded] == [index.columns for index in indexes]
+        for number, layer in enumerate(layers):
+            for entry, (_, content) in enumerate(layer):
+                assert two.read_file(number << 32 | entry, len(content)) == content
+        one.commit(merge(indexes))
+        two.commit(merge(loaded))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    layer = [file("a", noise(3 * BLOCK + 5)), file("b", b"b"), folder("d"), symlink("l", "a"), file("c", noise(BLOCK))]
+    with begun(f"{tmp_path_factory.mktemp('run')}/image") as sink:
+        return save(sink, 0, unpack(sink, 0, layer))
+
+
+def head_of(rest: bytes) -> tuple[int, int, dict[str, Any]]:
+    start = rest.index(b"\n", rest.index(b"fastpull run")) + 1
+    stop = rest.index(b"\n", start)
+    return start, stop, json.loads(rest[start:stop])
+
+
+def with_head(**changed: Any) -> Callable[[Files], Files]:
+    def change(files: Files) -> Files:
+        start, stop, head = head_of(files[1])
+        rest = files[1][:start] + json.dumps({**head, **changed}).encode() + files[1][stop:]
+        return files[0], rest
+
+    return change
+
+
+def with_column(number: int, form: str, value: int) -> Callable[[Files], Files]:
+    """Changes the first value of a column."""
+
+    def change(files: Files) -> Files:
+        _, stop, head = head_of(files[1])
+        at = stop + 1 + sum(head["sizes"][:number])
+        rest = bytearray(files[1])
+        struct.pack_into(f"={form}", rest, at, value)
+        return files[0], bytes(rest)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param(lambda files: (files[0], b""), "0 bytes are too few", id="empty"),
+        pytest.param(lambda files: (files[0], files[1][:-1]), "no footer", id="cut off"),
+        pytest.param(lambda files: (files[0][:-1], files[1]), "blocks of", id="fewer blocks"),
+        pytest.param(lambda files: (files[0], files[1].replace(b"run 1", b"run 9")), "another version", id="version"),
+        pytest.param(with_head(block_size=8192), "made otherwise", id="block size"),
+        pytest.param(with_head(codecs={"libzstd": "0.1"}), "made otherwise", id="codec"),
+        pytest.param(with_head(byte_order="middle"), "made otherwise", id="byte order"),
+        pytest.param(with_head(sizes=[1, 2]), "other columns", id="columns"),
+        pytest.param(with_head(sizes="abc"), "unsupported operand", id="columns of words"),
+        pytest.param(with_column(0, "I", 7), "blocks of", id="block word"),
+        pytest.param(with_column(2, "Q", 99), "entry 0 has blocks that are not there", id="first block"),
+        pytest.param(with_column(3, "I", 99), "a slot that is not there", id="slot"),
+        pytest.param(with_column(4, "I", 99), "a fragment block that is not there", id="fragment block"),
+        pytest.param(with_column(5, "I", BLOCK), "ends behind its fragment block", id="offset"),
+        pytest.param(with_column(6, "I", 3), "has another length", id="length of a tail"),
+    ],
+)
+def test_what_is_no_run_is_refused(tmp_path: Path, saved: Files, change: Callable[[Files], Files], reason: str) -> None:
+    with begun(f"{tmp_path}/image") as sink, pytest.raises(RunDamaged) as caught:
+        load(sink, 0, 0, change(saved))
+    assert reason in str(caught.value)
+    assert "layer 1" in str(caught.value)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_is_changed_there_is_no_other_error(tmp_path: Path, saved: Files, data: st.DataObject) -> None:
+    rest = bytearray(saved[1])
+    for at in data.draw(st.lists(st.integers(0, len(rest) - 1), min_size=1, max_size=4)):
+        rest[at] ^= data.draw(st.integers(1, 255))
+    with begun(f"{tmp_path}/image", force=True) as sink:
+        try:
+            index = load(sink, 0, 0, (saved[0], bytes(rest)))
+        except RunDamaged:
+            return
+        merge([index])
+
+
+@given(st.binary(max_size=200), st.integers(1, 70), st.integers(1, 9))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_fingerprint_of_a_file_is_that_of_all_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, part: int, ahead: int
+) -> None:
+    monkeypatch.setattr(fingerprint_module, "_PART", part)
+    monkeypatch.setattr(fingerprint_module, "_AHEAD", ahead)
+
+    def fingerprint(content: bytes) -> str:
+        (tmp_path / "file").write_bytes(content)
+        with open(tmp_path / "file", "rb") as opened, ThreadPoolExecutor(2) as pool:
+            return file_fingerprint(opened.fileno(), pool, lambda: None)
+
+    one = fingerprint(content)
+    assert fingerprint(content) == one
+    assert fingerprint(content + b"\0") != one
+    if content:
+        assert fingerprint(content[:-1] + bytes([content[-1] ^ 1])) != one
