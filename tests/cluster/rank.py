@@ -1,8 +1,9 @@
-"""One rank of a test's job: the command with ``{rank}`` in its arguments replaced, and perhaps a full disk.
+"""One rank of a test's job: the command with ``{rank}`` in its arguments replaced, and perhaps a fault.
 
 Environment: ``TEST_PIDS`` is a folder for files with the process ids; ``TEST_FULL`` is a rank whose files cannot become
-large; ``TEST_ODD`` is a rank that gets the arguments after ``--``, in place of those before; with ``TEST_SHIELD`` the
-launcher does not get to see that a rank dies, as it is with ``srun --no-kill --kill-on-bad-exit=0``.
+large; ``TEST_SPOIL`` is a rank that sends changed pieces of runs; ``TEST_OTHER`` is a rank in whose finished file a bit
+is changed; ``TEST_ODD`` is a rank that gets the arguments after ``--``, in place of those before; with ``TEST_SHIELD``
+the launcher does not get to see that a rank dies, as it is with ``srun --no-kill --kill-on-bad-exit=0``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ import resource
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from fastpull.cli import main
+from fastpull.cluster.fabric import HEADER_SIZE
+from fastpull.cluster.window import Kind, Window
+from fastpull.sinks.squashfs.assembly import SquashfsReport
+from fastpull.sinks.squashfs.sink import Squashfs
 
 _NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
@@ -32,6 +38,32 @@ def shield(folder: Path, rank: str) -> None:
     os._exit(max(code, 0))
 
 
+def spoil() -> None:
+    """Changes what is sent of runs, behind the header that says what it was."""
+    seal = Window.seal
+
+    def spoiled(window: Window, memory: memoryview) -> memoryview:
+        sealed = seal(window, memory)
+        if window.kind is Kind.PRODUCT:
+            memory[HEADER_SIZE] ^= 1
+        return sealed
+
+    Window.seal = spoiled  # type: ignore[method-assign,assignment]
+
+
+def make_other() -> None:
+    """Changes a bit of the squashfs file when it is assembled."""
+    assemble = Squashfs.assemble
+
+    def other(sink: Squashfs, *arguments: Any) -> SquashfsReport:
+        report = assemble(sink, *arguments)
+        fd = sink._staging.fd
+        os.pwrite(fd, bytes([os.pread(fd, 1, 1 << 20)[0] ^ 1]), 1 << 20)
+        return report
+
+    Squashfs.assemble = other  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     rank = next(os.environ[name] for name in _NAMES if name in os.environ)
     folder = Path(os.environ["TEST_PIDS"])
@@ -43,4 +75,8 @@ if __name__ == "__main__":
     (folder / rank).write_text(str(os.getpid()))
     if os.environ.get("TEST_FULL") == rank:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+    if os.environ.get("TEST_SPOIL") == rank:
+        spoil()
+    if os.environ.get("TEST_OTHER") == rank:
+        make_other()
     sys.exit(main(arguments))

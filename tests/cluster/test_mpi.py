@@ -57,7 +57,7 @@ def assert_nothing_wrong(job: Job) -> None:
             assert digest == "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
 async def test_each_byte_leaves_the_registry_once(
     ranks: int, tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
@@ -95,9 +95,12 @@ async def test_who_has_it_serves_it_and_all_make_the_same_file(
     assert_same_files(job, tmp_path / "alone.sqsh")
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(
-    "options", [(), ("--compression", "gzip:6", "--block-size", "64K", "--for", "enroot")], ids=str
+    ("ranks", "options"),
+    [
+        pytest.param(2, (), id="two"),
+        pytest.param(4, ("--compression", "gzip:6", "--block-size", "64K", "--for", "enroot"), id="four, for enroot"),
+    ],
 )
 async def test_each_layer_is_built_by_one_node_and_all_make_the_file_of_one(
     ranks: int, options: tuple[str, ...], tmp_path: Path, registry: FaultyRegistry
@@ -140,6 +143,97 @@ def assert_same_files(job: Job, alone: Path) -> None:
     for rank in range(job.ranks):
         assert (job.folder / f"out-{rank}/image.sqsh").read_bytes() == alone.read_bytes(), rank
     assert not job.drafts()
+
+
+OUTPUT = "/out-{rank}/image.sqsh"
+
+
+async def made_alone(image: str, folder: Path, registry: FaultyRegistry) -> Path:
+    alone = await run("pull", image, "-o", folder / "alone.sqsh", cache=f"{folder}/alone")
+    assert alone.code == 0, alone.err
+    registry.sent.clear()
+    return folder / "alone.sqsh"
+
+
+async def test_another_node_builds_what_a_dead_one_was_to_build(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    alone = await made_alone(image, tmp_path, registry)
+    job = Job(tmp_path, 4)
+    registry.faults.append(slow(1 * MIB))
+    arguments = (*PULL, "--mpi-timeout", "3", "--best-effort", image, "-o", f"{tmp_path}{OUTPUT}")
+    process = await job.start(*arguments, TEST_SHIELD="1")
+    await some_bytes(registry, 5 * MIB)
+    os.kill(job.pid(1), signal.SIGKILL)  # the builder of the second layer
+    registry.faults.clear()
+    out, err = await asyncio.wait_for(process.communicate(), 80)
+    results = [json.loads(line) for line in out.decode().splitlines() if '"event": "result"' in line]
+    assert results, err
+    assert results[0]["lost"] == [1]
+    assert sorted(layer for node in results[0]["nodes"] for layer in node["built"]) == [0, 1, 2]
+    for rank in (0, 2, 3):
+        assert (tmp_path / f"out-{rank}/image.sqsh").read_bytes() == alone.read_bytes()
+    assert not (tmp_path / "out-1/image.sqsh").exists()
+
+
+async def test_a_builder_that_hangs_is_named_and_nobody_has_a_part_of_a_file(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job = Job(tmp_path, 3)
+    registry.faults.append(slow(1 * MIB))
+    process = await job.start(*PULL, "--mpi-timeout", "3", image, "-o", f"{tmp_path}{OUTPUT}")
+    await some_bytes(registry, 5 * MIB)
+    os.kill(job.pid(1), signal.SIGSTOP)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode != 0
+    assert any("nothing from rank 1 on" in line for line in err.decode().splitlines()), err
+    assert not [path for path in tmp_path.glob("out-*/*") if path.stat().st_size and not path.name.startswith(".")]
+
+
+async def test_a_part_of_a_run_that_arrives_changed_is_one_error(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    ended = await Job(tmp_path, 2).run(*PULL, image, "-o", f"{tmp_path}{OUTPUT}", TEST_SPOIL="1")
+    assert ended.code in (20, 40), ended.err
+    [line] = errors_of(ended)
+    assert "changed on their way from rank 1 on" in line
+    assert not list(tmp_path.glob("out-*/*"))
+
+
+async def test_a_file_that_differs_is_not_published_and_its_node_is_named(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    job, arguments = Job(tmp_path, 3), (*PULL, image, "-o", f"{tmp_path}{OUTPUT}")
+    ended = await job.run(*arguments, TEST_OTHER="1")
+    assert ended.code == 40, ended.err
+    [line] = errors_of(ended)
+    assert "rank 1 on" in line
+    assert "one is that of ranks 0 and 2, another that of rank 1" in line
+    assert not list(tmp_path.glob("out-*/*"))
+    ended = await job.run(*arguments, "--best-effort", TEST_OTHER="1")
+    assert ended.code == 0, ended.err
+    [error] = [node["error"] for node in result_of(ended)["nodes"] if node["error"]]
+    assert "another that of rank 1" in error
+    assert sorted(path.parent.name for path in tmp_path.glob("out-*/*")) == ["out-0", "out-2"]
+
+
+async def test_a_node_without_room_for_the_runs_of_others_fails_alone_where_that_is_asked_for(
+    tmp_path: Path, registry: FaultyRegistry, image: str
+) -> None:
+    alone = await made_alone(image, tmp_path, registry)
+    job, arguments = Job(tmp_path, 3), (*PULL, image, "-o", f"{tmp_path}{OUTPUT}")
+    ended = await job.run(*arguments, TEST_FULL="1")
+    assert ended.code == 40, ended.err
+    [line] = errors_of(ended)
+    assert "rank 1 on" in line
+    assert "too large" in line
+    assert not list(tmp_path.glob("out-*/*"))
+    ended = await job.run(*arguments, "--best-effort", TEST_FULL="1")
+    assert ended.code == 0, ended.err
+    assert [node["rank"] for node in result_of(ended)["nodes"] if node["error"]] == [1]
+    for rank in (0, 2):
+        assert (tmp_path / f"out-{rank}/image.sqsh").read_bytes() == alone.read_bytes()
+    assert not list(tmp_path.glob("out-1/*"))
 
 
 async def test_what_came_before_a_kill_is_not_fetched_again(
