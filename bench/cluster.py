@@ -2,18 +2,23 @@
 
 The ranks of a job are processes of this machine, each a node with a cache of its own, joined by the MPI of the wheel
 ``mpich``. The registry's rate is capped for all connections together, as an uplink is; what is measured is the time
-until all nodes have the image, against one node alone, what left the registry, and each rank's peak memory.
+until all nodes have the image, against one node alone, what left the registry, each rank's peak memory, and the CPU
+time of all ranks together.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
+import hashlib
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,7 @@ from aiohttp import web
 
 from bench.errors import BenchError
 from bench.folders import temporary_folder
+from bench.generated import Shape
 from bench.slow import Line
 from bench.tables import aligned
 from fastpull.demo.registry import LoopbackRegistry
@@ -32,7 +38,8 @@ MIB = 1 << 20
 _PIECE = 256 << 10
 _LAYERS = (0.6, 0.25, 0.15)  # of the image
 _TIMEOUT_SECONDS = 170
-_HEADER = ("ranks", "fan-out", "seconds to all", "of one node", "registry", "exchanged MiB", "peak RSS MiB")
+_FILE_SIZE = 1 << 20
+_HEADER = ("ranks", "fan-out", "seconds to all", "of one node", "registry", "blobs MiB", "runs MiB", "RSS MiB", "CPU s")
 
 
 class CappedRegistry(LoopbackRegistry):
@@ -75,8 +82,10 @@ class Run:
         fan_out: to how many others each sends.
         seconds: until all had the image.
         registry: bytes that left the registry.
-        exchanged: bytes between nodes.
+        exchanged: bytes of blobs between nodes.
+        runs: bytes of compressed layers between nodes.
         max_memory: of the rank that had most, in bytes.
+        cpu_seconds: of all ranks.
     """
 
     ranks: int
@@ -84,36 +93,62 @@ class Run:
     seconds: float
     registry: int
     exchanged: int
+    runs: int
     max_memory: int
+    cpu_seconds: float
 
 
-def publish(registry: LoopbackRegistry, size: int) -> str:
-    """Puts an image of incompressible layers there; returns its name."""
-    noise, layers, diff_ids = random.Random(1), [], []
-    for share in _LAYERS:
-        content = noise.randbytes(int(size * share))
-        tar = archive([(Entry(b"data", EntryType.FILE, size=len(content)), content)])
-        layers.append(tar)
-        diff_ids.append(str(registry.add_blob(tar, "")["digest"]))
-    registry.add_image("bench/cluster", "v1", layers, diff_ids, layer_type="application/vnd.oci.image.layer.v1.tar")
-    return f"{registry.address}/bench/cluster:v1"
+def publish(registry: LoopbackRegistry, size: int, content: str) -> tuple[str, int]:
+    """Puts an image there; returns its name and its size.
+
+    Args:
+        registry: to put it there.
+        size: of the image, in bytes; about so many where the content is of files.
+        content: ``noise`` of which nothing can be compressed, or ``files``, compressed with gzip.
+    """
+    noise, layers, diff_ids, kind = random.Random(1), [], [], "tar"
+    for number, share in enumerate(_LAYERS):
+        if content == "noise":
+            data = noise.randbytes(int(size * share))
+            tar = archive([(Entry(b"data", EntryType.FILE, size=len(data)), data)])
+            layers.append(tar)
+        else:  # which gzip halves
+            shape = Shape("cluster", layers=1, files=max(1, int(2 * size * share) // _FILE_SIZE), file_size=_FILE_SIZE)
+            tar = archive((entry, b"".join(pieces)) for entry, pieces in shape.members(number))
+            layers.append(gzip.compress(tar, 1, mtime=0))
+            kind = "tar+gzip"
+        diff_ids.append("sha256:" + hashlib.sha256(tar).hexdigest())
+    media_type = f"application/vnd.oci.image.layer.v1.{kind}"
+    registry.add_image("bench/cluster", "v1", layers, diff_ids, layer_type=media_type)
+    return f"{registry.address}/bench/cluster:v1", sum(map(len, layers))
+
+
+def mpi_command(ranks: int, arguments: Callable[[int], list[str]]) -> list[str]:
+    """The command of an MPI job, by the launcher of the wheel ``mpich``.
+
+    Args:
+        ranks: how many there are, each a node of its own.
+        arguments: of ``fastpull``, for each rank.
+    """
+    mpiexec = Path(sys.executable).parent / "mpiexec"
+    if not mpiexec.exists():
+        raise BenchError(f"there is no {mpiexec}; it comes with pip install mpich")
+    command = [str(mpiexec)]
+    for rank in range(ranks):
+        command += [":"] * (rank > 0)
+        command += ["-n", "1", sys.executable, "-m", "fastpull", *arguments(rank), "--mpi", "--rank-is-node"]
+    return command
 
 
 async def run_job(verb: str, ranks: int, fan_out: int, image: str, folder: Path) -> dict[str, Any]:
     """Runs a job from cold caches; returns what rank 0 says of it."""
-    script = (
-        'R=${PMI_RANK:-0}; mkdir -p "$FOLDER/$R"; [ "$VERB" = warm ] || set -- "$@" -o "$FOLDER/$R/image.sqsh"; '
-        'FASTPULL_CACHE="$FOLDER/$R/cache" exec "$PYTHON" -m fastpull "$VERB" --mpi --rank-is-node --json "$@"'
-    )
-    mpiexec = Path(sys.executable).parent / "mpiexec"
-    if not mpiexec.exists():
-        raise BenchError(f"there is no {mpiexec}; it comes with pip install mpich")
-    environment = {**os.environ, "FOLDER": str(folder), "PYTHON": sys.executable, "VERB": verb}
-    process = await asyncio.create_subprocess_exec(
-        *(mpiexec, "-n", str(ranks), "sh", "-c", script, "sh", "--mpi-fan-out", str(fan_out), image),
-        env=environment,
-        stdout=subprocess.PIPE,
-    )
+
+    def arguments(rank: int) -> list[str]:
+        output = ["-o", f"{folder}/{rank}.sqsh"] if verb == "pull" else []
+        return [verb, image, *output, "--cache", f"{folder}/{rank}", "--json", "--mpi-fan-out", str(fan_out)]
+
+    command = mpi_command(ranks, arguments)
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     out, _ = await asyncio.wait_for(process.communicate(), _TIMEOUT_SECONDS)
     results = [json.loads(line) for line in out.splitlines() if b'"event": "result"' in line]
     if process.returncode or not results:
@@ -121,26 +156,38 @@ async def run_job(verb: str, ranks: int, fan_out: int, image: str, folder: Path)
     return dict(results[0])
 
 
-async def measure(options: argparse.Namespace) -> list[Run]:
-    """Runs all jobs, each in a folder of its own."""
+async def measure(options: argparse.Namespace) -> tuple[list[Run], int]:
+    """Runs all jobs, each in a folder of its own; returns the size of the image, too."""
     runs = []
     async with CappedRegistry(options.rate * MIB) as registry:
-        image = publish(registry, options.size * MIB)
+        content = options.content or ("noise" if options.verb == "warm" else "files")
+        image, size = publish(registry, options.size * MIB, content)
         for ranks in options.ranks:
             for fan_out in options.fan_out if ranks > 1 else options.fan_out[:1]:
                 registry.sent = 0
+                before = _cpu_seconds()
                 with temporary_folder(options.folder, "fastpull-cluster-") as folder:
                     found = await run_job(options.verb, ranks, fan_out, image, Path(folder))
                 memory = max(node["max_memory"] for node in found["nodes"])
                 seconds, exchanged = found["seconds_to_all"], found["exchanged_bytes"]
-                runs.append(Run(ranks, fan_out, seconds, registry.sent, exchanged, memory))
-    return runs
+                bytes_of_runs, cpu = found.get("run_bytes", 0), _cpu_seconds() - before
+                runs.append(Run(ranks, fan_out, seconds, registry.sent, exchanged, bytes_of_runs, memory, cpu))
+    return runs, size
+
+
+def _cpu_seconds() -> float:
+    """Of all processes that were started here and have ended, user and system."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser("python -m bench.cluster", description=__doc__.partition("\n")[0])
     parser.add_argument("--verb", choices=("warm", "pull"), default="warm", help="pull makes a squashfs file on each")
+    parser.add_argument(
+        "--content", choices=("noise", "files"), help="of the image; by default noise for warm, files for pull"
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8], help="of each job; the first is compared")
     parser.add_argument("--fan-out", type=int, nargs="+", default=[2], help="to how many others each rank sends")
     parser.add_argument("--size", type=int, default=96, help="of the image, in MiB")
@@ -148,7 +195,7 @@ def main() -> int:
     parser.add_argument("--folder", default="/dev/shm", help="where the caches are")
     options = parser.parse_args()
     try:
-        runs = asyncio.run(measure(options))
+        runs, size = asyncio.run(measure(options))
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1
@@ -158,9 +205,11 @@ def main() -> int:
             str(run.fan_out),
             f"{run.seconds:.2f}",
             f"{run.seconds / runs[0].seconds:.2f}x",
-            f"{run.registry / (options.size * MIB):.3f}x",
+            f"{run.registry / size:.3f}x",
             f"{run.exchanged / MIB:.0f}",
+            f"{run.runs / MIB:.0f}",
             f"{run.max_memory / MIB:.0f}",
+            f"{run.cpu_seconds:.1f}",
         )
         for run in runs
     ]

@@ -1,8 +1,9 @@
 """Several nodes that want an image at the same time, on one machine: ``python -m bench.nodes POINTS.json``.
 
-A node is a process with a cache of its own, or with one that all share; the registry is on a loopback address, behind a
-proxy that passes so many bytes a second in all (`bench.slow`). The file has the points, and the site that they were
-measured on by what its parts do alone, so that `bench.points` can compare them with the simulation.
+A node is a process with a cache of its own, or with one that all share, or a rank of an MPI job; the registry is on a
+loopback address, behind a proxy that passes so many bytes a second in all (`bench.slow`). The file has the points, and
+the site that they were measured on by what its parts do alone, so that `bench.points` can compare them with the
+simulation.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import zstandard
 from aiohttp import web
 from isal import isal_zlib
 
+from bench.cluster import mpi_command
 from bench.errors import ProgramFailed
 from bench.generated import Shape
 from bench.points import Measured, Point
 from bench.simulate import Image, Site
 from bench.slow import serve
+from fastpull.cluster.fabric import HEADER_SIZE, WINDOW_SIZE
+from fastpull.cluster.window import Kind, Window
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.archive import archive
 
@@ -36,6 +41,13 @@ _SHAPE = Shape("nodes", layers=4, files=120, file_size=1 << 20)
 _REFERENCE = "test/nodes"
 _BLOCK = 128 << 10
 _POLL_SECONDS = 1.0
+_STRATEGIES = {
+    # and whether the nodes want a squashfs file
+    "independent pulls": (False, True),
+    "shared cache": (False, True),
+    "MPI fetch": (False,),
+    "MPI build": (True,),
+}
 
 
 class CountingRegistry(LoopbackRegistry):
@@ -77,21 +89,28 @@ async def commands(count: int, arguments: Callable[[int], list[str]]) -> float:
 
     The registry, which is a machine of its own elsewhere, goes before them.
     """
-
-    async def one(number: int) -> None:
-        process = await asyncio.create_subprocess_exec(
-            "nice", sys.executable, "-m", "fastpull", *arguments(number),
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        _, said = await process.communicate()
-        if process.returncode:
-            raise ProgramFailed("fastpull", process.returncode, said.decode())
-
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for number in range(count):
-            group.create_task(one(number))
+            group.create_task(_run([sys.executable, "-m", "fastpull", *arguments(number)]))
     return time.monotonic() - began
+
+
+async def ranks(count: int, arguments: Callable[[int], list[str]]) -> float:
+    """The same for the ranks of an MPI job."""
+    command = mpi_command(count, arguments)
+    began = time.monotonic()
+    await _run(command)
+    return time.monotonic() - began
+
+
+async def _run(command: list[str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "nice", *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    if process.returncode:
+        raise ProgramFailed("fastpull", process.returncode, said.decode())
 
 
 def _warming(reference: str, cache: str) -> Callable[[int], list[str]]:
@@ -112,10 +131,11 @@ async def measure(
 ) -> tuple[float, int]:
     """One run from nothing: the seconds, and the bytes of blobs that the registry sent."""
     place = tempfile.mkdtemp(dir=folder)
-    is_shared = strategy == "shared cache"
+    is_shared, is_mpi = strategy == "shared cache", strategy.startswith("MPI")
 
     def arguments(number: int) -> list[str]:
-        cache = ["--cache", f"{place}/cache" if is_shared else f"{place}/cache-{number}", "--job", place]
+        cache = ["--cache", f"{place}/cache" if is_shared else f"{place}/cache-{number}"]
+        cache += [] if is_mpi else ["--job", place]
         reference = f"{address}/{_REFERENCE}:v1"
         if not squashed:
             return ["warm", reference, *cache]
@@ -123,7 +143,7 @@ async def measure(
 
     before = registry.sent
     try:
-        seconds = await commands(count, arguments)
+        seconds = await (ranks if is_mpi else commands)(count, arguments)
     finally:
         shutil.rmtree(place)
     return seconds, registry.sent - before
@@ -162,10 +182,22 @@ async def site_of(layers: list[Layer], folder: str, rate: float, nodes: int) -> 
             file.write(blob)
         os.unlink(f"{folder}/probe")
 
+    def exchange() -> None:
+        memory = memoryview(bytearray(HEADER_SIZE + WINDOW_SIZE))
+        with open(f"{folder}/probe", "w+b", buffering=0) as file:
+            for at in range(0, len(blob) - WINDOW_SIZE, WINDOW_SIZE):
+                memory[HEADER_SIZE:] = blob[at : at + WINDOW_SIZE]
+                Window(0, 0, Kind.BLOB, 0, 0, 0, at, WINDOW_SIZE).seal(memory)
+                Window.is_sound(memory)
+                file.write(memory[HEADER_SIZE:])
+                os.preadv(file.fileno(), [memory[HEADER_SIZE:]], at)
+        os.unlink(f"{folder}/probe")
+
     async with LoopbackRegistry() as empty:
         empty.add_image(_REFERENCE, "v1", [], [])
         reference = f"{empty.address}/{_REFERENCE}:v1"
         start = min([await commands(1, _warming(reference, f"{folder}/start")) for _ in range(3)])
+        joining = min([await ranks(1, _warming(reference, f"{folder}/start")) for _ in range(3)]) - start
         squashing = min([await commands(1, _squashing(reference, folder)) for _ in range(3)]) - start
         empty.add_image(_REFERENCE, "v2", [layer.blob for layer in layers], diff_ids_of(layers))
         reference = f"{empty.address}/{_REFERENCE}:v2"
@@ -189,6 +221,8 @@ async def site_of(layers: list[Layer], folder: str, rate: float, nodes: int) -> 
         build_rate=_rate(len(blob), build),
         start_seconds=start,
         squash_seconds=max(0.0, squashing),
+        mpi_seconds=max(0.0, joining),
+        exchange_rate=2 * _rate(len(blob), exchange),
         poll_seconds=_POLL_SECONDS,
         nodes_per_machine=max(nodes, 1),
     )
@@ -208,16 +242,14 @@ async def run(options: argparse.Namespace) -> None:
             proxy = await serve((host, int(port)), 0.0, 1e9, rate)
             address = "{}:{}".format(*proxy.sockets[0].getsockname()[:2])
             async with proxy:
-                for strategy in ("independent pulls", "shared cache"):
-                    for squashed in (False, True):
-                        for count in counts:
-                            runs = [
-                                await measure(address, registry, strategy, count, squashed, folder)
-                                for _ in range(options.rounds)
-                            ]
-                            seconds, sent = (statistics.median(one) for one in zip(*runs, strict=True))
-                            points.append(Point(strategy, count, squashed, round(seconds, 3), sent))
-                            print(f"{points[-1]}", flush=True)
+                for (strategy, squashed), count in product(options.strategies, counts):
+                    runs = [
+                        await measure(address, registry, strategy, count, squashed, folder)
+                        for _ in range(options.rounds)
+                    ]
+                    seconds, sent = (statistics.median(one) for one in zip(*runs, strict=True))
+                    points.append(Point(strategy, count, squashed, round(seconds, 3), sent))
+                    print(f"{points[-1]}", flush=True)
             proxy.close()
         output = await _output_size(layers, folder)
     finally:
@@ -234,14 +266,19 @@ async def _output_size(layers: list[Layer], folder: str) -> int:
 
 
 def main() -> int:
-    """Measures independent pulls and a shared cache, and writes the points."""
+    """Measures what nodes can do, and writes the points."""
     parser = argparse.ArgumentParser(prog="python -m bench.nodes", description=main.__doc__)
     parser.add_argument("points", metavar="POINTS.json")
     parser.add_argument("--nodes", metavar="N,...", default="1,2,4,8", help="(1,2,4,8)")
     parser.add_argument("--rate", metavar="MB/S", type=float, default=30.0, help="of the registry, in all (30)")
+    parser.add_argument(
+        "--strategies", metavar="NAME", nargs="+", default=list(_STRATEGIES), choices=_STRATEGIES, help="(all)"
+    )
     parser.add_argument("--rounds", metavar="N", type=int, default=1, help="of which the median counts (1)")
     parser.add_argument("--folder", metavar="DIR", default="/dev/shm", help="for caches and outputs (/dev/shm)")
-    asyncio.run(run(parser.parse_args()))
+    options = parser.parse_args()
+    options.strategies = [(name, squashed) for name in options.strategies for squashed in _STRATEGIES[name]]
+    asyncio.run(run(options))
     return 0
 
 

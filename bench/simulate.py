@@ -47,6 +47,8 @@ class Site:
         build_rate: compressed bytes, of which a core makes a squashfs file's blocks once they are inflated.
         start_seconds: of a core, for each command, until it asks the registry, and at its end.
         squash_seconds: the same for what is to become a squashfs file, more than for blobs.
+        mpi_seconds: the same for a command that is a rank of an MPI job, more than for one alone.
+        exchange_rate: bytes that a core sends to, or checks and stores of, other nodes.
         requests: to the registry, one after the other, before the first layer comes.
         poll_seconds: the longest pause between two looks of those who wait for somebody else.
         nodes_per_machine: of nodes that are processes of one machine, and share its cores.
@@ -69,6 +71,8 @@ class Site:
     build_rate: float
     start_seconds: float
     squash_seconds: float
+    mpi_seconds: float
+    exchange_rate: float
     requests: int = 4
     poll_seconds: float = 1.0
     nodes_per_machine: int = 1
@@ -110,6 +114,8 @@ TYPICAL = Site(
     build_rate=200e6,
     start_seconds=0.3,
     squash_seconds=0.1,
+    mpi_seconds=0.5,
+    exchange_rate=1.5e9,
 )
 """A registry with 10 Gbit/s, nodes with 25 Gbit/s to it, 100 Gbit/s between them, and NVMe disks."""
 
@@ -196,6 +202,7 @@ class World:
         crowd = max(1.0, min(nodes, site.nodes_per_machine) / site.cores)
         start = site.start_seconds + (site.squash_seconds if squashed else 0.0)
         self.began = start * crowd + site.requests * site.registry_latency_seconds
+        self.mpi_began = self.began + site.mpi_seconds * crowd
         self._machines: dict[int, Machine] = {}
         self.pieces = list(_cut(image, pieces))
 
@@ -257,17 +264,17 @@ class Machine:
     """
 
     def __init__(self, world: World) -> None:
-        self._site = world.site
+        self.site = world.site
         self.cores = world.add("cores", world.site.cores)
 
     def verify(self, piece: Piece) -> Steps:
         """Hashes a piece."""
-        yield self.cores, piece.size / self._site.verify_rate
+        yield self.cores, piece.size / self.site.verify_rate
 
     def build(self, piece: Piece, inflater: Server) -> Steps:
         """Makes blocks of a piece, whose layer is inflated by one core from its front."""
         yield inflater, piece.size
-        yield self.cores, piece.size / self._site.inflate_rate + piece.size / self._site.build_rate
+        yield self.cores, piece.size / self.site.inflate_rate + piece.size / self.site.build_rate
 
 
 class Node:
@@ -279,6 +286,7 @@ class Node:
         self.connections = cycle([world.add("connections", site.connection_rate) for _ in range(site.connections)])
         self.network = world.add("a node's network", site.network_rate)
         self.interconnect = world.add("interconnect", site.interconnect_rate)
+        self._exchanging = world.add("the exchange of a node", site.exchange_rate)
         self.shared = world.add("a node's way to the shared filesystem", site.shared_node_rate)
         self.disk = world.add("a node's disk", site.disk_rate)
         chains = min(site.cores, len(world.image.layers))
@@ -290,6 +298,12 @@ class Node:
         if squashed:
             return self.machine.build(piece, self._inflater[piece.layer])
         return self.machine.verify(piece)
+
+    def exchange(self, size: float, beside: int) -> Steps:
+        """Receives bytes from another node, as so many nodes do on the same cores, and gives as many to others."""
+        yield self.interconnect, size
+        yield self._exchanging, 2 * size
+        yield self.machine.cores, 2 * size * beside / self.machine.site.exchange_rate
 
 
 def assign(sizes: Sequence[int], places: int) -> list[int]:
@@ -363,38 +377,41 @@ def mpi_fetch(world: World, count: int, squashed: bool) -> float:
         yield from world.download(piece, giver)
         if count > 1:
             yield None, hops
-            yield one.interconnect, piece.size * (count - 1) / count
+            yield from one.exchange(piece.size * (count - 1) / count, beside)
         for server, work in one.make(piece, squashed):
             yield server, work * beside if server is one.machine.cores else work
         yield one.disk, piece.output if squashed else piece.size
 
-    return world.run((way(piece, nodes[place % count]) for place, piece in enumerate(world.pieces)), world.began)
+    return world.run((way(piece, nodes[place % count]) for place, piece in enumerate(world.pieces)), world.mpi_began)
 
 
 def mpi_build(world: World, count: int, squashed: bool) -> float:
-    """Each layer is inflated and compressed by one node, which gets it from all and gives its blocks to all."""
-    if not squashed:
+    """Each layer is fetched, inflated and compressed by one node, which gives its blocks to all; all assemble them."""
+    if not squashed or count == 1:
         return mpi_fetch(world, count, squashed)
-    nodes = [Node(world, number) for number in range(count)]
-    owners = assign(world.image.layers, count)
-    hops = math.ceil(math.log2(count)) * world.site.interconnect_latency_seconds
-    one = nodes[-1]
+    site, layers = world.site, world.image.layers
+    nodes = [Node(world, number) for number in range(min(count, len(layers) + 1))]
+    owners = assign(layers, count)
+    hops = math.ceil(math.log2(count)) * site.interconnect_latency_seconds
+    one = nodes[-1]  # that has made least, and gets most
+    beside = min(count, site.nodes_per_machine)
+    largest = layers.index(max(layers))
 
-    def way(piece: Piece, giver: Node, owner: Node) -> Steps:
-        yield from world.download(piece, giver)
-        if count > 1:
-            yield None, world.site.interconnect_latency_seconds
-            yield owner.interconnect, piece.size * (count - 1) / count
-        yield from owner.make(piece, squashed)
+    def way(piece: Piece, owner: Node) -> Steps:
+        yield from world.download(piece, owner)
+        yield from owner.make(piece, squashed=True)
         if owner is not one:
             yield None, hops
-            yield one.interconnect, piece.output
+            yield from one.exchange(piece.output, beside)
         yield one.disk, piece.output
 
-    return world.run(
-        (way(piece, nodes[place % count], nodes[owners[piece.layer]]) for place, piece in enumerate(world.pieces)),
-        world.began,
-    )
+    def assemble(piece: Piece) -> Steps:
+        if piece.layer != largest:  # whose blocks are where they belong
+            yield one.disk, piece.output
+        yield one.machine.cores, piece.output * beside / site.exchange_rate  # the fingerprint
+
+    gathered = world.run((way(piece, nodes[owners[piece.layer]]) for piece in world.pieces), world.mpi_began)
+    return world.run((assemble(piece) for piece in world.pieces), gathered)
 
 
 STRATEGIES: Mapping[str, Strategy] = {

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fastpull.cli import main
+from fastpull.cli import script
 from fastpull.cluster.fabric import HEADER_SIZE
 from fastpull.cluster.window import Kind, Window
 from fastpull.sinks.squashfs.assembly import SquashfsReport
@@ -79,4 +79,4 @@ if __name__ == "__main__":
         spoil()
     if os.environ.get("TEST_OTHER") == rank:
         make_other()
-    sys.exit(main(arguments))
+    script(arguments)

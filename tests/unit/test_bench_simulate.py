@@ -25,7 +25,7 @@ def with_rates(site: Site, rates: Mapping[str, float]) -> Site:
 RATES = [name for name in Site.__slots__ if name.endswith("_rate")]
 AT_ONCE = replace(
     TYPICAL, registry_latency_seconds=0.0, interconnect_latency_seconds=0.0, start_seconds=0.0, squash_seconds=0.0,
-    poll_seconds=0.0, connections=1,
+    mpi_seconds=0.0, poll_seconds=0.0, connections=1,
 )  # fmt: skip
 FAST = with_rates(AT_ONCE, dict.fromkeys(RATES, 1e15))
 ONE_LAYER = Image(layers=(1_000_000,), output=2_000_000)
@@ -43,6 +43,7 @@ def test_one_node_takes_what_a_row_of_servers_takes(strategy: str, squashed: boo
     stages = [size / 8e6, size / 5e6, size / 9e6]
     stages += [size / 3e6, size / 3e6, 2 * size / 1e7] if squashed else [size / 4e6, size / 1e7]
     start = site.start_seconds + (site.squash_seconds if squashed else 0) + 5 * site.registry_latency_seconds
+    start += site.mpi_seconds if strategy.startswith("MPI") else 0
     expected = start + sum(stages) + (count - 1) * max(stages)
     found = simulate(strategy, 1, site, ONE_LAYER, squashed=squashed, pieces=count)
     assert found.seconds == pytest.approx(expected, rel=1e-6)
