@@ -13,7 +13,6 @@ import asyncio
 import gzip
 import hashlib
 import json
-import os
 import random
 import resource
 import subprocess
@@ -165,17 +164,17 @@ async def measure(options: argparse.Namespace) -> tuple[list[Run], int]:
         for ranks in options.ranks:
             for fan_out in options.fan_out if ranks > 1 else options.fan_out[:1]:
                 registry.sent = 0
-                before = _cpu_seconds()
+                before = cpu_seconds()
                 with temporary_folder(options.folder, "fastpull-cluster-") as folder:
                     found = await run_job(options.verb, ranks, fan_out, image, Path(folder))
                 memory = max(node["max_memory"] for node in found["nodes"])
                 seconds, exchanged = found["seconds_to_all"], found["exchanged_bytes"]
-                bytes_of_runs, cpu = found.get("run_bytes", 0), _cpu_seconds() - before
+                bytes_of_runs, cpu = found.get("run_bytes", 0), cpu_seconds() - before
                 runs.append(Run(ranks, fan_out, seconds, registry.sent, exchanged, bytes_of_runs, memory, cpu))
     return runs, size
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """Of all processes that were started here and have ended, user and system."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

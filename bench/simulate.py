@@ -286,7 +286,6 @@ class Node:
         self.connections = cycle([world.add("connections", site.connection_rate) for _ in range(site.connections)])
         self.network = world.add("a node's network", site.network_rate)
         self.interconnect = world.add("interconnect", site.interconnect_rate)
-        self._exchanging = world.add("the exchange of a node", site.exchange_rate)
         self.shared = world.add("a node's way to the shared filesystem", site.shared_node_rate)
         self.disk = world.add("a node's disk", site.disk_rate)
         chains = min(site.cores, len(world.image.layers))
@@ -302,7 +301,6 @@ class Node:
     def exchange(self, size: float, beside: int) -> Steps:
         """Receives bytes from another node, as so many nodes do on the same cores, and gives as many to others."""
         yield self.interconnect, size
-        yield self._exchanging, 2 * size
         yield self.machine.cores, 2 * size * beside / self.machine.site.exchange_rate
 
 
@@ -395,7 +393,6 @@ def mpi_build(world: World, count: int, squashed: bool) -> float:
     hops = math.ceil(math.log2(count)) * site.interconnect_latency_seconds
     one = nodes[-1]  # that has made least, and gets most
     beside = min(count, site.nodes_per_machine)
-    largest = layers.index(max(layers))
 
     def way(piece: Piece, owner: Node) -> Steps:
         yield from world.download(piece, owner)
@@ -405,13 +402,11 @@ def mpi_build(world: World, count: int, squashed: bool) -> float:
             yield from one.exchange(piece.output, beside)
         yield one.disk, piece.output
 
-    def assemble(piece: Piece) -> Steps:
-        if piece.layer != largest:  # whose blocks are where they belong
-            yield one.disk, piece.output
-        yield one.machine.cores, piece.output * beside / site.exchange_rate  # the fingerprint
+    def compare(piece: Piece) -> Steps:
+        yield one.machine.cores, piece.output * beside / site.exchange_rate
 
     gathered = world.run((way(piece, nodes[owners[piece.layer]]) for piece in world.pieces), world.mpi_began)
-    return world.run((assemble(piece) for piece in world.pieces), gathered)
+    return world.run((compare(piece) for piece in world.pieces), gathered)
 
 
 STRATEGIES: Mapping[str, Strategy] = {

@@ -138,7 +138,8 @@ class NodeProgress:
         rank: of the node.
         host: its name.
         size: of the image's blobs, in bytes.
-        read: how much of them the node has.
+        read: how much of them the node has; where nodes compress layers for each other, how much of what it needs of
+            their compressed layers, put as bytes of blobs.
     """
 
     source: str

@@ -74,12 +74,14 @@ class SharedBuild:
         if not isinstance(source, ClusterSource) or not isinstance(sink, Squashfs) or not source.is_shared:
             return None
         products = await in_thread(files, _open_products, image, sink, by_size)
-        building = await source.build(products)
-        if building is None:
-            for product in products:
-                product.close()
-            return None
-        return cls(image, sink, files, products, building)
+        building = None
+        try:
+            building = await source.build(products)
+        finally:
+            if building is None:
+                for product in products:
+                    product.close()
+        return None if building is None else cls(image, sink, files, products, building)
 
     async def layer(self, number: int, quota: Quota, make: Callable[[], Awaitable[LayerIndex]]) -> LayerIndex:
         """Makes the run of a layer, or waits for it; returns the layer's index.
@@ -93,19 +95,24 @@ class SharedBuild:
             FastpullError: what `make` raises.
             RunDamaged: what came is not the run of this layer.
         """
-        product, layer = self._products[number], self._image.layers[number]
+        product = self._products[number]
         if await self._building.is_mine(number):
             index = await make()
-            product.grow(_REST, await in_thread(self._files, self._sink.save_run, number, index))
+            await in_thread(self._files, self._save, product, index)
             await self._building.finish(number)
             return index
+        return await in_thread(self._files, self._load, product, quota)
+
+    def _save(self, product: Product, index: LayerIndex) -> None:
+        product.grow(_REST, self._sink.save_run(product.layer, index))
+
+    def _load(self, product: Product, quota: Quota) -> LayerIndex:
         assert product.seal is not None, "it is not to be made here, so it has come"
-        sizes = product.seal.bulk_size, product.seal.rest_size
-        index = await in_thread(self._files, self._sink.load_run, number, *sizes, product.subject)
+        number, subject, layer = product.layer, product.subject, self._image.layers[product.layer]
+        index = self._sink.load_run(number, product.seal.bulk_size, product.seal.rest_size, subject)
         if (index.blob, index.diff_id) != (layer.blob.digest, layer.diff_id):
-            raise RunDamaged(product.subject, f"it is that of the layer {index.blob}")
-        content = sum(index.sizes)
-        LayerQuota(quota, number, product.subject).check(layer.blob.size, index.size, content, index)
+            raise RunDamaged(subject, f"it is that of the layer {index.blob}")
+        LayerQuota(quota, number, subject).check(layer.blob.size, index.size, sum(index.sizes), index)
         return index
 
     async def read_file(self, origin: Origin, size: int) -> bytes:

@@ -1,9 +1,10 @@
-"""One job on many nodes: every byte leaves the registry once, and every node verifies what it gets.
+"""One job on many nodes: every byte leaves the registry once, and what is made of a layer is made once.
 
 ::
 
     agree:      all ranks say what they were asked for ─> one error, or one rank a node and a cache of its own
     an image:   rank 0 resolves ─> documents to all ─> who has which stretches of which blobs?
     a stretch:  a rank asks rank 0 for one ─> fetches or reads it ─> windows down a chain of those who lack it
+    a product:  windows down a tree of all others while one rank makes it ─> all have made the same ─> publish
     a rank:     windows ─> its own cache's partial blob ─> the engine, which verifies and publishes as on one node
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from fastpull.cluster.outbox import Letter
 from fastpull.cluster.plan import STRETCH_SIZE, next_ranks
 from fastpull.cluster.products import FILES
 from fastpull.cluster.window import Kind
-from fastpull.errors import FastpullError, OutputDiffers
+from fastpull.errors import OutputDiffers
 from fastpull.tasks import in_thread
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class Building:
         council: of the job.
         post: for what is sent.
         executor: for blocking calls on files.
-        on_error: told why this rank can do no more for the image.
 
     Attributes:
         received: bytes of products so far.
@@ -63,7 +62,6 @@ class Building:
         council: Council,
         post: Post,
         executor: Executor,
-        on_error: Callable[[FastpullError], None],
     ) -> None:
         self._number = number
         self._source = source
@@ -72,7 +70,6 @@ class Building:
         self._council = council
         self._post = post
         self._executor = executor
-        self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         self._sources: dict[int, int] = {}
         self._lacking: list[list[int]] = [[] for _ in products]

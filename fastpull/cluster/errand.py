@@ -143,7 +143,8 @@ class Errand:
             async def find_room(shelf: Shelf) -> None:
                 await self._fill(shelf, means, wants=True, is_patient=True)
 
-            work = self.council, self._new_post(means), means.executor, self.fail
+            post = self._post = Post(self.number, self.council, means.executor, self.fail)
+            work = self.council, post, means.executor
             if products is not None:
                 sizes, numbers = self.blob_sizes, self.blob_numbers
                 weights = [sizes[blob] if blob not in numbers[:layer] else 0 for layer, blob in enumerate(numbers)]
@@ -153,15 +154,12 @@ class Errand:
                 self._shelves,
                 self.ranks,
                 *work,
+                self.fail,
                 wants=wants,
                 building=self._building,
                 find_room=find_room,
                 fetch=fetch,
             )
-
-    def _new_post(self, means: Means) -> Post:
-        self._post = Post(self.number, self.council, means.executor, self.fail)
-        return self._post
 
     async def _fill(self, shelf: Shelf, means: Means, *, wants: bool, is_patient: bool) -> None:
         """Finds a blob in the cache, or begins it there.

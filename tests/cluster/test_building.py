@@ -111,7 +111,7 @@ class Ranks:
             product.open(Place(self.open(), 100), Place(self.open()))
         post = Post(0, council, self.executor, note := partial(self.note, rank))
         weights = [len(CONTENTS[blob]) for blob in LAYERS]
-        building = Building(0, "image", products, weights, council, post, self.executor, note)
+        building = Building(0, "image", products, weights, council, post, self.executor)
         self.buildings[rank] = building
         self.exchanges[rank] = Exchange(
             0, shelves, self.case.ranks, council, post, self.executor, note,

@@ -98,7 +98,7 @@ async def test_who_has_it_serves_it_and_all_make_the_same_file(
 @pytest.mark.parametrize(
     ("ranks", "options"),
     [
-        pytest.param(2, (), id="two"),
+        pytest.param(2, ("--keep-images",), id="two, whose caches keep the image"),
         pytest.param(4, ("--compression", "gzip:6", "--block-size", "64K", "--for", "enroot"), id="four, for enroot"),
     ],
 )

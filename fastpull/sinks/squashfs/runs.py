@@ -135,9 +135,10 @@ class Run:
         whole, rest = divmod(size, block_size)
         for number in range(whole + (slot == NO_SLOT and rest > 0)):
             block = self.firsts[entry] + number
-            is_hole = not self.blocks.words[block]
-            hole = bytes(min(block_size, size - number * block_size))
-            pieces.append(hole if is_hole else self.blocks.read(block, decompress, block_size))
+            if self.blocks.words[block]:
+                pieces.append(self.blocks.read(block, decompress, block_size))
+            else:  # a hole
+                pieces.append(bytes(min(block_size, size - number * block_size)))
         if slot != NO_SLOT:
             fragment = self.fragments.read(self.slot_fragments[slot], decompress, block_size)
             pieces.append(bytes(self.tail(slot, fragment)))

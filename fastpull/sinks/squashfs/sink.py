@@ -59,7 +59,7 @@ class Squashfs:
     Attributes:
         path: as it was given.
         recipe: all that decides on the bytes, beside the image.
-        on_run: told of each run that `layer` begins to write: (layer, run).
+        on_run: told of each run that `layer` begins to write, until the sink begins again: (layer, run).
 
     Raises:
         InvalidSetting: from the constructor.
@@ -96,7 +96,7 @@ class Squashfs:
         self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
         self._pool: Executor | None = None
-        self.on_run: Callable[[int, Run], None] = lambda *_: None
+        self.on_run: Callable[[int, Run], None] = _ignore
 
     def __repr__(self) -> str:
         return f"<Squashfs {self.path!r} {self._format.compressor.name}>"
@@ -107,6 +107,7 @@ class Squashfs:
         self._runs.clear()
         self._ranks.clear()
         self._cancelled.clear()
+        self.on_run = _ignore
         self._staging.create()
         self._pool = ThreadPoolExecutor(resources.workers, "fastpull-compress")
 
@@ -283,3 +284,7 @@ class Squashfs:
 
     def _error(self, error: OSError) -> OutputError:
         return from_os_error(OutputError, error, self._staging.destination)
+
+
+def _ignore(_: int, __: Run) -> None:
+    pass
