@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> list[str]:
     layout = find_image(options.image)
     image = layout.facts()
     is_zstd = any(layer["mediaType"].endswith("+zstd") for layer in image["layers"])
-    contests = [contest.among(is_zstd=is_zstd) for contest in chosen]
+    contests = [some for contest in chosen if (some := contest.among(is_zstd=is_zstd)).peers]
     compileall.compile_dir(os.path.dirname(fastpull.__file__), quiet=2)  # as pip does for whoever installs it
     require({program for contest in contests for peer in contest.peers for program in peer.programs})
     ways = {contest.source for contest in contests}

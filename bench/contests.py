@@ -80,10 +80,11 @@ CONTESTS = (
     ),
     Contest(
         "squashfs, cached",
-        (peers.fastpull("image.sqsh", is_cached=True), peers.tar2sqfs()),
+        (peers.fastpull("image.sqsh", is_cached=True), peers.mksquashfs(*_ZSTD, is_cached=True)),
         (Stage.READ, *_SQUASHFS),
         is_usual=True,
     ),
+    Contest("writer", (peers.writer(), peers.tar2sqfs()), source=Where.LAYOUT, is_usual=True),
     Contest(
         "directory, cached",
         (peers.fastpull("rootfs", is_cached=True), peers.umoci(is_cached=True)),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.layouts import Layout
 from bench.sources import Source
 
 Commands = list[list[str]]
@@ -76,12 +78,16 @@ def umoci_of_layout() -> Peer:
     return Peer("umoci", ("umoci",), _unpack, "bundle/rootfs", reads_zstd=False)
 
 
-def mksquashfs(*options: str) -> Peer:
+def mksquashfs(*options: str, is_cached: bool = False) -> Peer:
     """Fetches, unpacks, and makes squashfs of it."""
 
     def commands(source: Source, folder: str) -> Commands:
-        return [*_fetch_and_unpack(source, folder), _squash(folder, *options)]
+        unpack = _unpack_copy if is_cached else _fetch_and_unpack
+        return [*unpack(source, folder), _squash(folder, *options)]
 
+    if is_cached:
+        programs = ("skopeo", "umoci", "mksquashfs")
+        return Peer("umoci+mksquashfs", programs, commands, _IMAGE, prepare=_copy, reads_zstd=False)
     return Peer("skopeo+umoci+mksquashfs", ("skopeo", "umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
 
 
@@ -92,6 +98,12 @@ def mksquashfs_of_layout(*options: str) -> Peer:
         return [*_unpack(source, folder), _squash(folder, *options)]
 
     return Peer("umoci+mksquashfs", ("umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
+
+
+def writer() -> Peer:
+    """Makes squashfs of the tars of the layers of the source, a layout, with fastpull's own writer and nothing else."""
+    programs = ("fastpull", "gzip")
+    return Peer("fastpull's writer", programs, _squash_tars, _IMAGE, prepare=_inflate, reads_zstd=False)
 
 
 def tar2sqfs() -> Peer:
@@ -184,6 +196,26 @@ def _fetch_and_unpack(source: Source, folder: str) -> Commands:
 def _squash(folder: str, *options: str) -> list[str]:
     tree, image = os.path.join(folder, "bundle", "rootfs"), os.path.join(folder, _IMAGE)
     return ["mksquashfs", tree, image, "-noappend", "-no-progress", *options]
+
+
+def _inflate(source: Source, folder: str) -> Commands:
+    script = 'exec gzip -dc "$1" > "$2"'
+    tars = zip(_layers(source), _tars(source, folder), strict=True)
+    return [["sh", "-c", script, "sh", blob, tar] for blob, tar in tars]
+
+
+def _squash_tars(source: Source, folder: str) -> Commands:
+    image = os.path.join(folder, _IMAGE)
+    return [[sys.executable, "-m", "bench.writer", image, *_tars(source, folder)]]
+
+
+def _layers(source: Source) -> list[str]:
+    path, _, tag = source.reference.rpartition(":")
+    return Layout("", path, tag).blobs()
+
+
+def _tars(source: Source, folder: str) -> list[str]:
+    return [os.path.join(folder, f"{number}.tar") for number in range(len(_layers(source)))]
 
 
 def _flat_tar(source: Source, folder: str) -> Commands:

@@ -18,6 +18,7 @@ DEBIAN_PACKAGES = {
     "docker-registry": "docker-registry",
     "enroot": "none: it is on its project's pages",
     "fastpull": "none: it is this project, to be installed in the running interpreter's environment",
+    "gzip": "gzip",
     "mksquashfs": "squashfs-tools",
     "openssl": "openssl",
     "oras": "none: it is on its project's pages",

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import uvloop
 
-_PIECE = 64 << 10
+PIECE = 256 << 10
+"""Bytes that are passed on at a time: smaller pieces take the cores from those who are measured."""
 
 
 @dataclass(slots=True)
@@ -40,7 +41,7 @@ class Line:
     @property
     def pieces(self) -> int:
         """How many pieces are on the way at a time where the line is full."""
-        return int(self.delay * self.rate / _PIECE) + 2
+        return int(self.delay * self.rate / PIECE) + 2
 
 
 async def serve(upstream: tuple[str, int], delay: float, rate: float, total: float | None = None) -> asyncio.Server:
@@ -56,7 +57,7 @@ async def serve(upstream: tuple[str, int], delay: float, rate: float, total: flo
 
     async def accept(client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
-            server, forth = await asyncio.open_connection(*upstream)
+            server, forth = await asyncio.open_connection(*upstream, limit=PIECE)
             asking = asyncio.create_task(_forward(client, forth))
             try:
                 await asyncio.sleep(delay)
@@ -71,7 +72,7 @@ async def serve(upstream: tuple[str, int], delay: float, rate: float, total: flo
 
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(ConnectionError):
-        while data := await reader.read(_PIECE):
+        while data := await reader.read(PIECE):
             writer.write(data)
             await writer.drain()
         writer.write_eof()
@@ -83,7 +84,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lin
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(line.pieces)
 
     async def send() -> None:
-        while data := await reader.read(_PIECE):
+        while data := await reader.read(PIECE):
             begun = loop.time()
             if trunk is not None:
                 begun = trunk.send(len(data), begun)

@@ -236,7 +236,11 @@ class RegistryClient:
         """The lanes to the host that a blob comes from, as far as it is known yet."""
         location = self._locations.get(digest)
         host = host_of(location) if location else self._host
-        return self._transport.lanes.setdefault(host, Lanes(self._max_connections))
+        lanes = self._transport.lanes.get(host)
+        if lanes is None:  # where a registry sends its clients is about as far away as it is itself
+            latency = self._transport.latencies.get(host, self._transport.latencies.get(self._host, 0.0))
+            lanes = self._transport.lanes[host] = Lanes(self._max_connections, latency)
+        return lanes
 
     async def _blob_body(
         self, answer: Answer, repository: str, descriptor: Descriptor, start: int, stop: int

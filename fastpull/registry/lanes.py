@@ -13,10 +13,11 @@ class Lanes:
 
     Args:
         max_connections: to the host, whatever the pace says.
+        latency: seconds until the host answers, 0 if nobody knows.
     """
 
-    def __init__(self, max_connections: int) -> None:
-        self.pace = Pace(max_connections)
+    def __init__(self, max_connections: int, latency: float = 0.0) -> None:
+        self.pace = Pace(max_connections, latency)
         self._turns = Turns(self.pace.connections)
 
     async def acquire(self, rank: int) -> Turn:

@@ -67,20 +67,24 @@ class Pace:
     """How many connections to a host, and how large the ranges: found by trying.
 
     The number of connections climbs while that brings more bytes per second, and halves when the host says that it is
-    too many. A range is as large as one connection brings in a second: a request's round trip is then small beside it,
-    little is lost with a connection, and the last ones end at much the same time.
+    too many. It begins higher with a host that is far away: how much a connection brings is limited by what may be on
+    its way, so that it takes more of them to fill the same line. A range is as large as one connection brings in a
+    second: a request's round trip is then small beside it, little is lost with a connection, and the last ones end at
+    much the same time.
 
     Args:
         max_connections: never more than so many.
+        latency: seconds until the host answers, 0 if nobody knows.
     """
 
     start_connections = 6
+    start_latency = 0.010  # for each so many seconds one more
     window_seconds = 0.5
     range_seconds = 1.0
     max_range = 32 * MIB
 
-    def __init__(self, max_connections: int) -> None:
-        self.connections = min(self.start_connections, max_connections)
+    def __init__(self, max_connections: int, latency: float = 0.0) -> None:
+        self.connections = min(self.start_connections + int(latency / self.start_latency), max_connections)
         self._max = max_connections
         self._best_rate = 0.0
         self._window_start: float | None = None

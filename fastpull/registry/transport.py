@@ -224,11 +224,13 @@ class Transport:
 
     Attributes:
         lanes: to each host that blobs come from.
+        latencies: the shortest time in which each host has answered, in seconds.
     """
 
     def __init__(self, access: Access = DEFAULT_ACCESS) -> None:
         self.gates = Gates()
         self.lanes: dict[str, Lanes] = {}
+        self.latencies: dict[str, float] = {}
         self._access = access
         self._reaches = Reaches()
         self._insecure = set(access.insecure_registries)
@@ -303,6 +305,7 @@ class Transport:
         hop = await self._hop(url, sender, is_proxied=proxy is not None)
         tls = self._context(host_of(url)) if url.scheme == "https" else True
         token = _hop.set(hop)
+        asked = time.monotonic()
         try:
             with _foreign_errors(url):
                 response = await self._session.request(
@@ -310,6 +313,8 @@ class Transport:
                 )
         finally:
             _hop.reset(token)
+        taken, host = time.monotonic() - asked, host_of(url)
+        self.latencies[host] = min(taken, self.latencies.get(host, taken))
         try:
             yield Answer(response)
         finally:

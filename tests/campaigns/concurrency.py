@@ -14,7 +14,7 @@ import fastpull
 from fastpull.cache.store import Store
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
-from tests.support.processes import Ended, end, start
+from tests.support.processes import Ended, end, kill_unless_ended, start
 from tests.support.registry import FaultyRegistry, slow
 
 _NOISE = (10 << 20, 2 << 20)
@@ -97,9 +97,7 @@ class Concurrency(Campaign):
         killed = 0
         for number in doomed:
             await self._later(choose, endings)
-            if not endings[number].done():
-                os.kill(processes[number].pid, signal.SIGKILL)
-                killed += 1
+            killed += kill_unless_ended(processes[number], endings[number])
         for number, (ending, output) in enumerate(zip(endings, outputs, strict=True)):
             ended = await ending
             if number not in doomed:

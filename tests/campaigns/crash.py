@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
-import signal
 import time
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import fastpull
 from tests.campaigns.calls import Call, calls_on, pick, recording
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
-from tests.support.processes import end, run, start
+from tests.support.processes import end, kill_unless_ended, run, start
 from tests.support.registry import FaultyRegistry, slow
 
 _CALLS = (
@@ -98,9 +96,7 @@ class Crash(Campaign):
             process = await start(*arguments, cache=cache)
             ending = asyncio.create_task(end(process))
             await asyncio.wait({ending}, timeout=choose.uniform(0.2, 1.1) * self._seconds[form])
-            if not ending.done():
-                with contextlib.suppress(ProcessLookupError):  # it has ended at this moment
-                    os.kill(process.pid, signal.SIGKILL)
+            kill_unless_ended(process, ending)
             await ending
             return "at a time"
         call = pick(choose, self._calls[form])

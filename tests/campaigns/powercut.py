@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import shutil
-import signal
 import subprocess
 import time
 import uuid
@@ -17,7 +16,7 @@ from fastpull.cache.seal import Seal
 from tests.campaigns.campaign import Campaign, Unavailable
 from tests.campaigns.subject import FORMS, Subject
 from tests.support.disk import Cut, Disk
-from tests.support.processes import end, run, start
+from tests.support.processes import end, kill_unless_ended, run, start
 from tests.support.registry import FaultyRegistry, slow
 
 _NOISE = (5 << 20, 3 << 20)
@@ -91,8 +90,7 @@ class PowerCut(Campaign):
         await self._pass(choose, choose.uniform(0.3, 1.4) * self._seconds)
         is_done = ending.done()
         await asyncio.to_thread(self._disk.cut, what)
-        if not ending.done():
-            os.kill(process.pid, signal.SIGKILL)
+        kill_unless_ended(process, ending)
         ended = await ending
         assert not is_done or ended.code == 0, ended.err
         await self._registry.quiet()

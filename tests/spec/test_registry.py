@@ -18,6 +18,7 @@ from aiohttp import web
 from yarl import URL
 
 import fastpull
+from bench.slow import serve
 from fastpull.config import Settings
 from fastpull.errors import (
     AccessDenied,
@@ -780,6 +781,27 @@ async def test_connections_are_kept(registry: FaultyRegistry, settings: Settings
     async with fastpull.Client(replace(settings, connections=2)) as client:
         await client.warm([reference])
     assert len(ports) <= 4
+
+
+async def test_a_host_that_is_far_away_is_asked_over_more_connections_at_once(
+    registry: FaultyRegistry, settings: Settings
+) -> None:
+    waiting: list[str] = []
+    all_there = asyncio.Event()
+
+    async def gather(_: FaultyRegistry, __: web.Request, digest: str) -> None:
+        waiting.append(digest)
+        if len(waiting) == 16:
+            all_there.set()
+        await all_there.wait()
+
+    registry.faults.append(gather)
+    reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(20)])
+    near = reference.removeprefix("docker://").partition("/")[0]
+    host, _, port = near.partition(":")
+    proxy = await serve((host, int(port)), 0.1, 1e9)
+    async with proxy, fastpull.Client(replace(settings, connections=16)) as client, asyncio.timeout(20):
+        await client.warm([reference.replace(near, "{}:{}".format(*proxy.sockets[0].getsockname()[:2]))])
 
 
 async def test_layers_are_asked_for_without_one_waiting_for_another(

@@ -60,6 +60,17 @@ async def run(
     return await end(await start(*arguments, cache=cache, as_nobody=as_nobody, under=under, **environment))
 
 
+def kill_unless_ended(process: asyncio.subprocess.Process, ending: asyncio.Task[Ended]) -> bool:
+    """Kills a process, whose end is awaited; says whether it was there to be killed."""
+    if ending.done():
+        return False
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has ended at this moment
+        return False
+    return True
+
+
 async def kill(process: asyncio.subprocess.Process, number: int = signal.SIGKILL) -> Ended:
     """Sends a signal, by the process's own id, and waits."""
     os.kill(process.pid, number)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bench.slow import Line, serve
+from bench.slow import PIECE, Line, serve
 
 
 def test_a_byte_arrives_after_the_delay() -> None:
@@ -27,7 +27,7 @@ def test_a_line_that_was_idle_does_not_save_up() -> None:
 
 
 def test_a_full_line_holds_what_is_on_its_way() -> None:
-    assert Line(delay=0.08, rate=50e6).pieces * (64 << 10) >= 0.08 * 50e6
+    assert Line(delay=0.08, rate=50e6).pieces * PIECE >= 0.08 * 50e6
 
 
 @pytest.mark.parametrize("total", [None, 1e9])

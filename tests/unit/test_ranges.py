@@ -97,6 +97,14 @@ def test_more_connections_while_they_bring_more() -> None:
     assert pace.connections == 16
 
 
+@pytest.mark.parametrize(
+    ("allowed", "latency", "connections"),
+    [(16, 0.0, 6), (16, 0.005, 6), (16, 0.020, 8), (16, 0.080, 14), (16, 1.0, 16), (4, 0.080, 4)],
+)
+def test_the_farther_a_host_the_more_connections_to_begin_with(allowed: int, latency: float, connections: int) -> None:
+    assert Pace(allowed, latency).connections == connections
+
+
 def test_no_more_connections_when_the_line_is_full() -> None:
     pace, now = Pace(16), 0.0
     for _ in range(20):

@@ -6,7 +6,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,6 +16,7 @@ from fastpull.trace import Stage
 
 if TYPE_CHECKING:
     from fastpull.meter import Part
+    from fastpull.sinks.squashfs.crew import Crew
     from fastpull.sinks.squashfs.runs import Region
 
 BATCH = 1 << 20
@@ -62,18 +63,17 @@ class _Job:
 class Batches:
     """The batches of one run on their way into its regions: compressed by whoever is free, and written in order.
 
-    They are written by the threads that compress. The layer's own, which is the longest path, only waits where too many
-    are on their way.
+    They are written by the threads that compress.
 
     Args:
-        pool: compresses and writes.
+        crew: compresses and writes.
         depth: batches that may be on their way.
         buffers: where shared ones go back to.
         part: counts where the time goes.
     """
 
-    def __init__(self, pool: Executor, depth: int, buffers: Buffers, part: Part) -> None:
-        self._pool = pool
+    def __init__(self, crew: Crew, depth: int, buffers: Buffers, part: Part) -> None:
+        self._crew = crew
         self._depth = depth
         self._buffers = buffers
         self._part = part
@@ -94,7 +94,8 @@ class Batches:
             if len(self._jobs) >= self._depth:
                 self._wait_while(lambda: len(self._jobs) >= self._depth)
             self._check()
-            future = self._pool.submit(self._compress, compress, buffer, lengths)
+        future = self._crew.call(self._compress, compress, buffer, lengths)
+        with self._changed:
             self._jobs.append(_Job(region, buffer, is_shared, future))
         future.add_done_callback(self._advance)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from fastpull.tarstage import BlockCutter
 
 if TYPE_CHECKING:
     from fastpull.meter import Part
+    from fastpull.sinks.squashfs.crew import Crew
     from fastpull.tarstage import EntryTable, Spans
 
 _DONE, _FULL, _TOO_LARGE = 0, 1, 2  # what a cutter answers
@@ -36,7 +36,7 @@ class RunWriter:
         run: to be filled.
         entries: of the layer.
         blocks: how they are made.
-        pool: compresses and writes; the layer's own thread cuts.
+        crew: compresses and writes; the layer's own thread, which cuts, becomes a member.
         buffers: of `buffer_size` bytes.
         depth: batches that may be on their way at once.
         wanted: for each entry whether its blocks are needed.
@@ -50,7 +50,7 @@ class RunWriter:
         entries: EntryTable,
         blocks: BlockFormat,
         *,
-        pool: Executor,
+        crew: Crew,
         buffers: Buffers,
         depth: int,
         wanted: bytearray | None,
@@ -60,7 +60,8 @@ class RunWriter:
         self.run = run
         self._entries = entries
         self._format = blocks
-        self._batches = Batches(pool, depth, buffers, part)
+        self._crew = crew
+        self._batches = Batches(crew, depth, buffers, part)
         self._buffers = buffers
         self._fail = fail
         self._buffer = buffers.take()
@@ -70,6 +71,7 @@ class RunWriter:
         self._is_closed = False
         self._sums: dict[int, bytes] = {}  # sha256 of slots that were found again
         self._held: tuple[int, bytes] = (-1, b"")  # the fragment block that was read back last
+        crew.join()
 
     def write(self, chunk: bytes, spans: Spans) -> None:
         """Cuts the payload, and has it compressed.
@@ -105,6 +107,7 @@ class RunWriter:
         """Forgets what was not written. Nothing may follow."""
         self._batches.close()
         if not self._is_closed:
+            self._crew.leave()
             self._buffers.give(self._buffer)
         self._is_closed = True
 

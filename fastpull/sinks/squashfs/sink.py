@@ -18,6 +18,7 @@ from fastpull.sinks.filestaging import FileStaging
 from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
 from fastpull.sinks.squashfs.batches import BATCH, Buffers
 from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION
+from fastpull.sinks.squashfs.crew import Crew
 from fastpull.sinks.squashfs.fingerprint import file_fingerprint
 from fastpull.sinks.squashfs.finished import transfer
 from fastpull.sinks.squashfs.recipe import DEFAULT_BLOCK_SIZE, Recipe
@@ -96,6 +97,7 @@ class Squashfs:
         self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
         self._pool: Executor | None = None
+        self._crew: Crew | None = None
         self.on_run: Callable[[int, Run], None] = _ignore
 
     def __repr__(self) -> str:
@@ -110,6 +112,7 @@ class Squashfs:
         self.on_run = _ignore
         self._staging.create()
         self._pool = ThreadPoolExecutor(resources.workers, "fastpull-compress")
+        self._crew = Crew(self._pool, resources.workers)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
@@ -117,7 +120,7 @@ class Squashfs:
 
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> RunWriter:
         """See `fastpull.sinks.base.Sink`."""
-        assert self._pool is not None, "the sink has begun"
+        assert self._crew is not None, "the sink has begun"
         run = self.open_run(number, rank)
         self.on_run(number, run)
         # a batch is there twice, as it came and compressed
@@ -126,7 +129,7 @@ class Squashfs:
             run,
             entries,
             self._format,
-            pool=self._pool,
+            crew=self._crew,
             buffers=self._buffers,
             depth=max(1, min(share, 2 * self._resources.workers, _MAX_DEPTH)),
             wanted=wanted,
