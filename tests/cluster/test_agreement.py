@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
+from fastpull.cli import mpi
 from fastpull.cluster.agreement import Hello, check_agreement, check_claims, elect, name_ranks
 from fastpull.cluster.claims import Claim
+from fastpull.config import Settings
 from fastpull.errors import CacheError, Disagreement, OutputError
+from fastpull.sinks.squashfs.recipe import Recipe
 
 
 def hello(node: int = 0, version: str = "1", **asked: str) -> Hello:
@@ -123,3 +128,30 @@ def test_a_directory_that_is_not_there_cannot_be_claimed(
 ) -> None:
     with pytest.raises(family):
         Claim(f"{tmp_path}/none/x", "job", 0, family).make()
+
+
+def asked(**environment: str) -> dict[str, str]:
+    """What a rank says that it was asked for, which is to make a squashfs file."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        options = argparse.Namespace(platform="linux/amd64")
+        recipe = Recipe.of("zstd:3")
+        job = mpi._Job(options, Settings.load(), ["a"], None, None, ["/o"], recipe)  # type: ignore[arg-type]
+        return job._asked()
+
+
+def said(options: dict[str, str]) -> Hello:
+    return Hello("n0", 0, "1", options)
+
+
+def test_ranks_compare_all_that_decides_on_the_bytes_of_a_file_that_they_make_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = asked()
+    check_agreement({0: said(mine), 1: said(asked())})
+    with pytest.raises(Disagreement, match=r"\(time\): None on rank 0, 5 on rank 1"):
+        check_agreement({0: said(mine), 1: said(asked(SOURCE_DATE_EPOCH="5"))})
+    monkeypatch.setattr(zstandard, "__version__", "0.0")
+    with pytest.raises(Disagreement, match=r"\(codecs\): .* on rank 0, .*'0\.0'.* on rank 1"):
+        check_agreement({0: said(mine), 1: said(asked())})
