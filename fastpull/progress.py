@@ -159,7 +159,7 @@ class NodeDone:
         host: its name.
         seconds: since the job began with the image.
         fetched: bytes of blobs that it got from the registry.
-        received: bytes of blobs that it got from other nodes.
+        received: bytes that it got from other nodes, of blobs and of layers that those have compressed for all.
         error: why it failed; empty if it did not.
     """
 

@@ -79,7 +79,7 @@ class Lead:
         report = NodeReport(rank, self._council.hosts.get(rank, "?"), seconds, **value["report"])
         self._reports[rank] = report
         if not value["follows"]:
-            source, amounts = self._errand.source, (report.fetched, report.received)
+            source, amounts = self._errand.source, (report.fetched, report.received + report.runs_received)
             self._on_event(NodeDone(source, rank, report.host, seconds, *amounts, report.error))
 
     def verdict(self) -> dict[str, Any] | None:
