@@ -25,6 +25,7 @@ FILES = 2
 _SEAL = struct.Struct("<4sIQ16sQ16s")
 _MAGIC = b"fpp1"
 _PIECE = 1 << 20
+_NO_EDITION = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class GrowingFile:
         self._fail = fail
         self._lock = threading.Lock()
         self._fd = -1
-        self._base = self._edition = self._hashed = 0
+        self._base = self._hashed = 0
+        self._edition = _NO_EDITION
         self._there = Extents()
         self._hasher = xxhash.xxh3_128()
         self._total: int | None = None
@@ -76,17 +78,16 @@ class GrowingFile:
             return self._total is not None and self._there.prefix() >= self._total
 
     def open(self, place: Place) -> None:
-        """Says where it is; what is there already does not count."""
+        """Says where it is from now on; nothing is there until an edition begins."""
         with self._lock:
             self._close()
             self._fd, self._base = os.dup(place.fd), place.base
+            self._forget(_NO_EDITION)
 
     def begin(self, edition: int) -> None:
         """Forgets what is there."""
         with self._lock:
-            self._edition, self._hashed, self._total = edition, 0, None
-            self._there = Extents()
-            self._hasher.reset()
+            self._forget(edition)
 
     def grow(self, stop: int) -> tuple[int, int]:
         """Takes note, where it is made, that it has grown to so many bytes; returns what is new."""
@@ -154,6 +155,11 @@ class GrowingFile:
         """Reads and writes nothing more."""
         with self._lock:
             self._close()
+
+    def _forget(self, edition: int) -> None:
+        self._edition, self._hashed, self._total = edition, 0, None
+        self._there = Extents()
+        self._hasher.reset()
 
     def _close(self) -> None:
         if self._fd >= 0:
