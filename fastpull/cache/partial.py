@@ -89,7 +89,7 @@ class Partial:
                 if holds(self._data, record, scratch):
                     sound.append(record)
                     self._extents.add(record.offset, record.offset + record.length)
-            if self._lock.is_suspect or not self._can_append(len(sound)):
+            if not self._can_append(len(sound)):
                 replace_records(self.journal_path, sound)
             self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, self._mode)
             self.resumed = self._extents.total
@@ -97,12 +97,13 @@ class Partial:
             os.ftruncate(self._data, self.size)
 
     def _can_append(self, count: int) -> bool:
-        """Whether the journal is this user's own, and of so many records that are all true, or not there."""
+        """Whether the journal is nobody else's, and of so many records that are all true, or not there."""
         try:
             state = os.stat(self.journal_path)
         except FileNotFoundError:
             return True
-        return state.st_uid == os.geteuid() and state.st_size == count * RECORD_SIZE
+        is_own = state.st_uid == os.geteuid() and not self._lock.is_suspect
+        return is_own and state.st_size == count * RECORD_SIZE
 
     def _check_room(self) -> None:
         state = os.fstatvfs(self._data)
@@ -224,7 +225,8 @@ class Partial:
         except OSError as error:
             if isinstance(error, FastpullError):
                 raise
-            raise from_os_error(CacheError, error, self.data_path) from error
+            path = error.filename if isinstance(error.filename, str) else self.data_path
+            raise from_os_error(CacheError, error, path) from error
 
 
 def is_damaged(directory: str, *, mend: bool) -> bool:

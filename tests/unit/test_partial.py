@@ -247,3 +247,25 @@ def test_a_journal_is_replaced_in_one_step(store: Store, monkeypatch: pytest.Mon
     second = begin(store)
     assert second.gaps() == [(0, 5_000), (10_000, 100_000)]
     second.close()
+
+
+@pytest.mark.parametrize("left", [(), ("data",), ("journal",), ("data", "journal")])
+def test_what_a_silent_owner_left_is_taken_over_whatever_of_it_there_is(store: Store, left: tuple[str, ...]) -> None:
+    earlier = begin(store)
+    earlier.write(0, [CONTENT[:40_000]])
+    earlier.close()
+    for name in {"data", "journal"} - set(left):
+        os.unlink(f"{earlier.directory}/{name}")
+    before = {name: os.stat(f"{earlier.directory}/{name}").st_ino for name in left}
+    lock = store.lock(DIGEST)
+    assert lock.try_acquire()
+    lock.is_suspect = True  # as after a lease has run out
+    partial = store.begin(DIGEST, len(CONTENT), lock)
+    assert partial.resumed == (40_000 if len(left) == 2 else 0)
+    after = {name: os.stat(f"{partial.directory}/{name}").st_ino for name in left}
+    assert all(after[name] != before[name] for name in left), "somebody may still write to what there was"
+    for start, stop in partial.gaps():
+        partial.write(start, [CONTENT[start:stop]])
+    assert read_all(partial) == CONTENT
+    partial.close()
+    assert begin(store).resumed == len(CONTENT)

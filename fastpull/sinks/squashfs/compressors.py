@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import zstandard
 
@@ -23,6 +23,8 @@ from fastpull.errors import InvalidSetting
 from fastpull.sinks.squashfs.format import METADATA_SIZE, RAW_DATA, metadata_header
 
 DEFAULT_COMPRESSION = "zstd:1"
+
+Data = TypeVar("Data", bytes, bytearray, memoryview)
 
 
 class Compressor:
@@ -40,13 +42,13 @@ class Compressor:
     flags: ClassVar[int] = 0
     level: int = 0
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Compresses a data block; the result may be larger, in which case the block is to be stored raw."""
-        raise NotImplementedError
+    def compress(self, data: Data) -> bytes | Data:
+        """Compresses a data block; if the result is not smaller, the block is to be stored raw."""
+        return self.compress_metadata(data)
 
     def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Compresses a metadata or fragment block."""
-        return self.compress(data)
+        """Compresses a metadata or fragment block; likewise."""
+        raise NotImplementedError
 
     def decompress_metadata(self, data: bytes, max_size: int) -> bytes:
         """Reverses `compress_metadata`; the result has ``max_size`` bytes at most."""
@@ -81,7 +83,7 @@ class Zstd(Compressor):
     level: int = 1
     _local: threading.local = field(default_factory=threading.local, init=False, repr=False, compare=False)
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
         """See `Compressor`."""
         try:
             context: zstandard.ZstdCompressor = self._local.context
@@ -112,13 +114,9 @@ class Stored(Zstd):
     name = "none"
     flags = RAW_DATA
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def compress(self, data: Data) -> bytes | Data:
         """Returns the data as it is, so that it is stored raw."""
-        return bytes(data)
-
-    def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
-        """See `Compressor`."""
-        return super().compress(data)
+        return data
 
     def __str__(self) -> str:
         return self.name
@@ -132,7 +130,7 @@ class Gzip(Compressor):
     id = 1
     level: int = 9
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
         """See `Compressor`."""
         return zlib.compress(data, self.level)
 
@@ -156,7 +154,7 @@ class Xz(Compressor):
     name = "xz"
     id = 4
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
         """See `Compressor`.
 
         The dictionary is the power of two that the data fits in: never larger than the block size, or 8 KiB, which is
@@ -195,7 +193,7 @@ class Lz4(Compressor):
     id = 5
     _package: ModuleType = field(default_factory=_lz4, init=False, repr=False, compare=False)
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
         """See `Compressor`."""
         packed: bytes = self._package.block.compress(data, store_size=False)
         return packed
