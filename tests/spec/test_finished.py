@@ -412,7 +412,7 @@ class Plain(Compressor):
     name = "plain"
     id = 1
 
-    def compress(self, data: bytes | bytearray | memoryview) -> bytes:
+    def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
         return bytes(data)
 
     def versions(self) -> dict[str, str]:
