@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import sys
 import time
@@ -81,6 +82,12 @@ def current_input(target: Target) -> Path:
     return FOLDER / f"{target.name}.input"
 
 
+def _keep(fd: int, data: bytes) -> None:
+    """Puts an input there; to open the file anew each time would take as long as the run."""
+    os.pwrite(fd, data, 0)
+    os.ftruncate(fd, len(data))
+
+
 def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
     """Fuzzes a target for a while.
 
@@ -90,14 +97,15 @@ def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
     Raises:
         Exception: what an input has brought about; it stands in `current_input`.
     """
-    target, choose, place = TARGETS[name], random.Random(seed), current_input(TARGETS[name])
+    target, choose = TARGETS[name], random.Random(seed)
+    place = os.open(current_input(target), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     coverage = _coverage(target)
     inputs, kept = corpus.read(name) or [b""], list[bytes]()
     began, runs, slowest = time.monotonic(), 0, 0.0
 
     def run(data: bytes) -> bool:
         nonlocal runs, slowest
-        place.write_bytes(data)
+        _keep(place, data)
         start = time.process_time()
         is_new = coverage.run(target.probe, data)
         taken = time.process_time() - start
@@ -116,7 +124,8 @@ def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
     if keep:
         coverage = _coverage(target) if target.traced else coverage
         corpus.write(name, _needed(target, kept) if target.traced else sorted(kept, key=len))
-    place.unlink()
+    os.close(place)
+    current_input(target).unlink()
     return f"{name}: 0 findings / {runs} runs (seed {seed}), {len(kept) - known} new inputs, slowest {slowest:.2f} s"
 
 
