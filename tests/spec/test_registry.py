@@ -57,6 +57,7 @@ from tests.support.registry import (
     reset,
     status,
     times,
+    together,
     truncated,
     wrong_content_range,
 )
@@ -786,37 +787,20 @@ async def test_connections_are_kept(registry: FaultyRegistry, settings: Settings
 async def test_a_host_that_is_far_away_is_asked_over_more_connections_at_once(
     registry: FaultyRegistry, settings: Settings
 ) -> None:
-    waiting: list[str] = []
-    all_there = asyncio.Event()
-
-    async def gather(_: FaultyRegistry, __: web.Request, digest: str) -> None:
-        waiting.append(digest)
-        if len(waiting) == 16:
-            all_there.set()
-        await all_there.wait()
-
-    registry.faults.append(gather)
+    registry.faults.append(together(16))
     reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(20)])
     near = reference.removeprefix("docker://").partition("/")[0]
     host, _, port = near.partition(":")
     proxy = await serve((host, int(port)), 0.1, 1e9)
     async with proxy, fastpull.Client(replace(settings, connections=16)) as client, asyncio.timeout(20):
-        await client.warm([reference.replace(near, "{}:{}".format(*proxy.sockets[0].getsockname()[:2]))])
+        (report,) = await client.warm([reference.replace(near, "{}:{}".format(*proxy.sockets[0].getsockname()[:2]))])
+    assert report.error is None
 
 
 async def test_layers_are_asked_for_without_one_waiting_for_another(
     registry: FaultyRegistry, settings: Settings
 ) -> None:
-    waiting: list[str] = []
-    all_there = asyncio.Event()
-
-    async def gather(_: FaultyRegistry, __: web.Request, digest: str) -> None:
-        waiting.append(digest)
-        if len(set(waiting)) == 4:
-            all_there.set()
-        await asyncio.wait_for(all_there.wait(), 5)
-
-    registry.faults.append(gather)
+    registry.faults.append(together(4))
     reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(4)])
     async with fastpull.Client(settings) as client:
         (report,) = await client.warm([reference])

@@ -279,6 +279,19 @@ def slow(bytes_per_second: int) -> Fault:
     return fault
 
 
+def together(number: int) -> Fault:
+    """Answers nobody until so many blobs were asked for; who waits too long for that gets an error."""
+    asked, all_there = set[str](), asyncio.Event()
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> None:
+        asked.add(digest)
+        if len(asked) == number:
+            all_there.set()
+        await asyncio.wait_for(all_there.wait(), 5)
+
+    return fault
+
+
 def redirect(location: Callable[[str], str]) -> Fault:
     """Sends the client elsewhere for the blob."""
 
