@@ -792,7 +792,7 @@ async def test_a_host_that_is_far_away_is_asked_over_more_connections_at_once(
     near = reference.removeprefix("docker://").partition("/")[0]
     host, _, port = near.partition(":")
     proxy = await serve((host, int(port)), 0.1, 1e9)
-    async with proxy, fastpull.Client(replace(settings, connections=16)) as client, asyncio.timeout(20):
+    async with proxy, fastpull.Client(replace(settings, connections=16)) as client:
         (report,) = await client.warm([reference.replace(near, "{}:{}".format(*proxy.sockets[0].getsockname()[:2]))])
     assert report.error is None
 

@@ -280,14 +280,18 @@ def slow(bytes_per_second: int) -> Fault:
 
 
 def together(number: int) -> Fault:
-    """Answers nobody until so many blobs were asked for; who waits too long for that gets an error."""
+    """Answers nobody until so many blobs were asked for; who waits too long for that gets nothing."""
     asked, all_there = set[str](), asyncio.Event()
 
-    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> None:
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
         asked.add(digest)
         if len(asked) == number:
             all_there.set()
-        await asyncio.wait_for(all_there.wait(), 5)
+        try:
+            await asyncio.wait_for(all_there.wait(), 5)
+        except TimeoutError:
+            return await status(404)(registry, request, digest)
+        return None
 
     return fault
 
