@@ -71,10 +71,8 @@ def script(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
-    if (
-        "mpi4py" in sys.modules
-    ):  # MPICH says good-bye to its launcher as the process ends, or that kills the other ranks
-        sys.exit(code)
+    if "mpi4py" in sys.modules:
+        sys.exit(code)  # MPICH says good-bye to its launcher as the process ends, or that kills the other ranks
     os._exit(code)
 
 

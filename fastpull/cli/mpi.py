@@ -84,9 +84,8 @@ def run_on_nodes(
         raise InvalidSetting(str(options.mpi_fan_out), "--mpi-fan-out has to be at least 1")
     if options.password_stdin:
         raise InvalidSetting("--password-stdin", "only one rank has a standard input; use FASTPULL_PASSWORD")
-    signal.signal(
-        signal.SIGUSR1, signal.SIG_IGN
-    )  # MPICH's launcher tells with it that a rank has died, and we see that
+    # MPICH's launcher tells with it that a rank has died, and we see that
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     job = _Job(options, settings, sources, work, metrics, outputs, recipe)
     try:
         code = run(job.run())

@@ -210,3 +210,10 @@ def test_the_fingerprint_of_a_file_is_that_of_all_its_bytes(
     assert fingerprint(content + b"\0") != one
     if content:
         assert fingerprint(content[:-1] + bytes([content[-1] ^ 1])) != one
+
+
+def test_a_file_that_becomes_shorter_while_it_is_looked_at_is_an_error_of_the_filesystem(tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(bytes(100))
+    with open(path, "rb") as opened, pytest.raises(OSError, match="shorter"):
+        fingerprint_module._part(opened.fileno(), 0, 200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def _part(fd: int, start: int, stop: int) -> bytes:
     while start < stop:
         got = os.preadv(fd, [view[: stop - start]], start)
         if not got:
-            raise EOFError
+            raise OSError(errno.EIO, "a file is shorter than what was written to it")
         hasher.update(view[:got])
         start += got
     return bytes(hasher.digest())
