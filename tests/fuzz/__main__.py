@@ -8,6 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.fuzz import build
 
@@ -19,34 +20,33 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all without one")
     parser.add_argument("--seconds", type=float, default=60, help="for each (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the choices; by default a new one")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a seed of its own (%(default)s)")
     parser.add_argument("--keep", action="store_true", help="write the inputs that were found to tests/fuzz/corpus")
     parser.add_argument("--input", metavar="FILE", help="run this input alone, such as one that was found")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if set(options.names) - set(_NAMES):
         parser.error(f"targets are {', '.join(_NAMES)}")
+    if options.jobs < 1 or (options.jobs > 1 and (options.keep or options.input)):
+        parser.error("--jobs is at least 1, and 1 with --keep or --input")
     if options.child:
         return _child(options)
     build.build()
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
-    return max([_run(name, seed, options) for name in options.names or _NAMES])
+    return max([_fuzz(name, seed, options) for name in options.names or _NAMES])
+
+
+def _fuzz(name: str, seed: int, options: argparse.Namespace) -> int:
+    with ThreadPoolExecutor(options.jobs) as pool:
+        return max(pool.map(lambda job: _run(name, seed + job, options), range(options.jobs)))
 
 
 def _run(name: str, seed: int, options: argparse.Namespace) -> int:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.fuzz",
-        "--child",
-        name,
-        "--seed",
-        str(seed),
-        "--seconds",
-        str(options.seconds),
-    ]
+    command = [sys.executable, "-m", "tests.fuzz", "--child", name, "--seed", str(seed)]
+    command += ["--seconds", str(options.seconds)]
     command += ["--keep"] * options.keep + (["--input", options.input] if options.input else [])
     environment = build.environment() if name == "archive" else dict(os.environ)
-    current = build.FOLDER / f"{name}.input"
+    current = build.current_input(name, seed)
     hangs = False
     try:
         failed = subprocess.run(command, env=environment, timeout=options.seconds + 120, check=False).returncode

@@ -18,15 +18,20 @@ _SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 def build() -> None:
     """Builds what `load` loads, with gcc and the Cython of the environment."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    common = ("gcc", "-c", "-fPIC", "-O1", "-g", f"-I{sysconfig.get_path('include')}")
-    traced = (*_SANITIZE, "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc", "-Wno-unused-function")
+    common = ("gcc", "-c", "-fPIC", "-g", f"-I{sysconfig.get_path('include')}")
+    traced = (*_SANITIZE, "-O1", "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc", "-Wno-unused-function")
     for command in (
         (sys.executable, "-m", "cython", str(ROOT / "native/_native.pyx"), "-o", "_native.c"),
         (*common, *traced, "_native.c", "-o", "_native.o"),
-        (*common, str(Path(__file__).with_name("coverage.c")), "-o", "coverage.o"),
+        (*common, "-O2", str(Path(__file__).with_name("coverage.c")), "-o", "coverage.o"),
         ("gcc", "-shared", *_SANITIZE, "_native.o", "coverage.o", "-o", LIBRARY.name),
     ):
         subprocess.run(command, cwd=FOLDER, check=True)
+
+
+def current_input(name: str, seed: int) -> Path:
+    """Where a target's input at hand stands, for when the process does not live to tell."""
+    return FOLDER / f"{name}-{seed}.input"
 
 
 def environment() -> dict[str, str]:

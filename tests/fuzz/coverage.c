@@ -20,17 +20,22 @@ void coverage_begin(void) {
     previous = 0;
 }
 
+static int is_new(int at) {
+    uint8_t magnitude = 1;
+    for (int count = steps[at]; count > 1 && magnitude < 128; count >>= 1) magnitude <<= 1;
+    if (seen[at] & magnitude) return 0;
+    seen[at] |= magnitude;
+    return 1;
+}
+
 /* How many steps were taken for the first time since the process began, or in a new magnitude of repetitions. */
 int coverage_end(void) {
     int found = 0;
-    for (int at = 0; at < SIZE; at++) {
-        if (!steps[at]) continue;
-        uint8_t magnitude = 1;
-        for (int count = steps[at]; count > 1 && magnitude < 128; count >>= 1) magnitude <<= 1;
-        if (!(seen[at] & magnitude)) {
-            seen[at] |= magnitude;
-            found++;
-        }
+    for (int at = 0; at < SIZE; at += 8) {
+        uint64_t eight;
+        memcpy(&eight, &steps[at], 8);
+        for (int one = at; eight && one < at + 8; one++)
+            if (steps[one]) found += is_new(one);
     }
     return found;
 }

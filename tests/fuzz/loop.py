@@ -8,12 +8,11 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
 from tests.fuzz import corpus
-from tests.fuzz.build import FOLDER, LIBRARY
+from tests.fuzz.build import LIBRARY, current_input
 from tests.fuzz.mutations import mutated
 from tests.fuzz.targets import TARGETS, Target
 
@@ -77,11 +76,6 @@ def _coverage(target: Target) -> Coverage:
     return LineCoverage(target.traced) if target.traced else NativeCoverage()
 
 
-def current_input(target: Target) -> Path:
-    """Where the input at hand stands, for when the process does not live to tell."""
-    return FOLDER / f"{target.name}.input"
-
-
 def _keep(fd: int, data: bytes) -> None:
     """Puts an input there; to open the file anew each time would take as long as the run."""
     os.pwrite(fd, data, 0)
@@ -95,10 +89,11 @@ def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
         What was done.
 
     Raises:
-        Exception: what an input has brought about; it stands in `current_input`.
+        Exception: what an input has brought about; it stands in `build.current_input`.
     """
     target, choose = TARGETS[name], random.Random(seed)
-    place = os.open(current_input(target), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    current = current_input(name, seed)
+    place = os.open(current, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     coverage = _coverage(target)
     inputs, kept = corpus.read(name) or [b""], list[bytes]()
     began, runs, slowest = time.monotonic(), 0, 0.0
@@ -125,7 +120,7 @@ def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
         coverage = _coverage(target) if target.traced else coverage
         corpus.write(name, _needed(target, kept) if target.traced else sorted(kept, key=len))
     os.close(place)
-    current_input(target).unlink()
+    current.unlink()
     return f"{name}: 0 findings / {runs} runs (seed {seed}), {len(kept) - known} new inputs, slowest {slowest:.2f} s"
 
 

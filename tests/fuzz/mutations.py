@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 
 from tests.support.archives import random_archive
 from tests.support.headers import pax
@@ -78,7 +79,7 @@ def _change_archive(data: bytearray, inputs: list[bytes], choose: random.Random)
             other = choose.choice(inputs)
             begin = choose.randrange(len(other) // _BLOCK + 1) * _BLOCK
             data[start:start] = other[begin : begin + _BLOCK * choose.randrange(1, 5)]
-            del data[1 << 16 :]
+            del data[1 << 14 :]
         case 5:
             keys = choose.choice((_KEYS, tuple(f"GNU.sparse.{key}" for key in _SPARSE)))
             records = ((choose.choice(keys).encode(), choose.choice(_VALUES)) for _ in range(choose.randrange(1, 5)))
@@ -95,10 +96,17 @@ def _change_archive(data: bytearray, inputs: list[bytes], choose: random.Random)
 def _with_checksums(data: bytearray) -> bytes:
     """The archive with right checksums in what looks like headers, so that what is behind them is looked at."""
     for start in range(0, len(data) - _BLOCK + 1, _BLOCK):
-        header = data[start : start + _BLOCK]
-        if header[257:262] == b"ustar" or header[148:154].strip(b" \0").isdigit():
-            data[start + 148 : start + 156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
+        if data[start + 257 : start + 262] == b"ustar" or data[start + 148 : start + 154].strip(b" \0").isdigit():
+            data[start + 148 : start + 156] = b" " * 8
+            data[start + 148 : start + 156] = b"%06o\0 " % (
+                _sum(data[start : start + 256]) + _sum(data[start + 256 : start + _BLOCK])
+            )
     return bytes(data)
+
+
+def _sum(data: bytearray) -> int:
+    """The sum of at most 256 bytes, which fits where Adler-32 has it; ten times as fast as `sum`."""
+    return (zlib.adler32(data) & 0xFFFF) - 1
 
 
 def _change_text(data: bytearray, inputs: list[bytes], choose: random.Random, tokens: tuple[bytes, ...]) -> None:

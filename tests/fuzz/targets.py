@@ -23,7 +23,7 @@ from tests.support.engines import NATIVE, REFERENCE, Engine
 
 _BLOCK = 4096
 _MAX_CONTENT = 1 << 20
-_PIECES = 64  # of an input, about twice as many at most: thousands of them are where the time would go
+_PIECES = 24  # of an input, about twice as many at most: thousands of them are where the time would go
 
 
 @dataclass(frozen=True)
