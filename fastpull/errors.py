@@ -47,8 +47,7 @@ No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -693,22 +692,25 @@ def from_os_error(family: type[Local], error: OSError, path: str | bytes | None 
     return family(path=text, reason=(error.strerror or str(error)).lower(), errno=error.errno)
 
 
-@contextmanager
-def map_exceptions(
-    mapping: Mapping[type[BaseException], Callable[[BaseException], BaseException]],
-) -> Iterator[None]:
-    """Lets foreign exceptions cross a border only as ours.
+class Border:
+    """A context that foreign exceptions leave only as ours. May be entered many times, also by several at once.
 
     Args:
         mapping: for each foreign type the function that makes ours of it; the first that fits is taken. An error
             that is ours already passes unchanged.
     """
-    try:
-        yield
-    except FastpullError:
-        raise
-    except tuple(mapping) as error:
-        for foreign, translate in mapping.items():
+
+    __slots__ = ("_mapping",)
+
+    def __init__(self, mapping: Mapping[type[BaseException], Callable[[BaseException], BaseException]]) -> None:
+        self._mapping = mapping
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None or isinstance(error, FastpullError):
+            return
+        for foreign, translate in self._mapping.items():
             if isinstance(error, foreign):
                 raise translate(error) from error
-        raise

@@ -8,13 +8,12 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
 from typing import IO, ClassVar, Protocol, cast
 
 import zstandard
 
 from fastpull.config import DEFAULT_LIMITS, Limits
-from fastpull.errors import DecompressError, LimitExceeded, UnsupportedMediaType, map_exceptions
+from fastpull.errors import Border, DecompressError, LimitExceeded, UnsupportedMediaType
 
 try:  # ISA-L inflates in a third to a half of zlib's time (bench/micro)
     from isal import igzip, igzip_lib
@@ -123,10 +122,10 @@ class _Gzip:
 
     def __init__(self, source: _Rewound, subject: str) -> None:
         self._file = open_gzip(fileobj=source, mode="rb")
-        self._subject = subject
+        self._border = _errors_of(subject)
 
     def read(self, size: int) -> bytes:
-        with _errors_of(self._subject):
+        with self._border:
             data: bytes = self._file.read1(size)
             return data
 
@@ -142,13 +141,14 @@ class _Zstd:
         self._framing = ZstdFraming(source, take)
         self._max_window = max_window
         self._subject = subject
+        self._border = _errors_of(subject)
         decompressor = zstandard.ZstdDecompressor(max_window_size=max_window)
         self._stream = decompressor.stream_reader(
             cast("IO[bytes]", self._framing), read_size=128 << 10, read_across_frames=True
         )
 
     def read(self, size: int) -> bytes:
-        with _errors_of(self._subject):
+        with self._border:
             try:
                 data = self._stream.read(size)
             except zstandard.ZstdError as error:
@@ -162,13 +162,11 @@ class _Zstd:
         return data
 
 
-def _errors_of(subject: str) -> AbstractContextManager[None]:
+def _errors_of(subject: str) -> Border:
     def ours(error: BaseException) -> DecompressError:
         return DecompressError(subject, str(error))
 
-    return map_exceptions(
-        {EOFError: ours, OSError: ours, zlib.error: ours, inflate_error: ours, zstandard.ZstdError: ours}
-    )
+    return Border({EOFError: ours, OSError: ours, zlib.error: ours, inflate_error: ours, zstandard.ZstdError: ours})
 
 
 def _is_skippable(magic: bytes) -> bool:

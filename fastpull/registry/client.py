@@ -78,9 +78,9 @@ class BlobBody:
         """Where it comes from, for messages."""
         return self._answer.host
 
-    async def piece(self) -> bytes:
-        """The next bytes, as many as are there; nothing at the end. Raises TransportError."""
-        return await self._answer.piece()
+    async def pieces(self) -> list[bytes]:
+        """The next bytes, all that are there; nothing at the end. Raises TransportError."""
+        return await self._answer.pieces()
 
 
 class RegistryClient:

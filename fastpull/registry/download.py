@@ -206,14 +206,15 @@ class Download:
         self._answered.set()
         at = body.start
         async with _Batches(self._target, self._executor, self._part) as batches:
-            while piece := await body.piece():
-                if len(piece) > body.stop - at:
-                    raise TransportError(body.host, f"more than the {body.stop - body.start} bytes it announced")
-                for offset, part in clipped(at, piece, gaps):
-                    await batches.put(offset, part)
-                at += len(piece)
-                stretch.start = max(stretch.start, at)
-                self._lanes.received(len(piece))
+            while pieces := await body.pieces():
+                for piece in pieces:
+                    if len(piece) > body.stop - at:
+                        raise TransportError(body.host, f"more than the {body.stop - body.start} bytes it announced")
+                    for offset, part in clipped(at, piece, gaps):
+                        await batches.put(offset, part)
+                    at += len(piece)
+                    stretch.start = max(stretch.start, at)
+                self._lanes.received(sum(map(len, pieces)))
         if at < body.stop:
             raise TransportError(
                 body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes"

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -20,7 +20,7 @@ from yarl import URL
 
 import fastpull
 from fastpull.config import DEFAULT_ACCESS, Access
-from fastpull.errors import InvalidSetting, TransportError, UnexpectedAnswer, map_exceptions
+from fastpull.errors import Border, InvalidSetting, TransportError, UnexpectedAnswer
 from fastpull.registry.addresses import Reach, reach_of
 from fastpull.registry.certificates import Certificates, find_certificates
 from fastpull.registry.proxies import Proxies
@@ -165,11 +165,13 @@ class Answer:
         headers: case-insensitive.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, border: Border) -> None:
         self.url = response.url
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         self._response = response
+        self._border = border
+        self._taken = 0
 
     @property
     def host(self) -> str:
@@ -181,16 +183,26 @@ class Answer:
         """All ``WWW-Authenticate`` headers, as one."""
         return ", ".join(self._response.headers.getall("WWW-Authenticate", []))
 
-    async def piece(self) -> bytes:
-        """The next bytes of the body, as many as are there; nothing at its end.
+    async def pieces(self) -> list[bytes]:
+        """The next bytes of the body, all that are there; nothing at its end.
+
+        They are as they came: what came while the loop was busy would be copied once more to make it one.
 
         Raises:
             TransportError: it breaks off, or stalls.
         """
-        with _foreign_errors(self.url):
+        content, found = self._response.content, list[bytes]()
+        with self._border:
             # aiohttp's own read timeout does not fire on a malformed chunked body
             async with asyncio.timeout(STALL_SECONDS):
-                return await self._response.content.readany()
+                while not found or self._taken < content.total_bytes:
+                    piece, _ = await content.readchunk()
+                    if piece:
+                        found.append(piece)
+                        self._taken += len(piece)
+                    elif content.at_eof():
+                        break
+        return found
 
     async def body(self, max_size: int) -> bytes:
         """The whole of a small body.
@@ -200,8 +212,8 @@ class Answer:
             TransportError: as `piece`.
         """
         found = bytearray()
-        while piece := await self.piece():
-            found += piece
+        while pieces := await self.pieces():
+            found += b"".join(pieces)
             if len(found) > max_size:
                 raise UnexpectedAnswer(shown(self.url), f"a body of more than {max_size} bytes", self.status)
         return bytes(found)
@@ -305,9 +317,9 @@ class Transport:
         hop = await self._hop(url, sender, is_proxied=proxy is not None)
         tls = self._context(host_of(url)) if url.scheme == "https" else True
         token = _hop.set(hop)
-        asked = time.monotonic()
+        asked, border = time.monotonic(), _border_to(url)
         try:
-            with _foreign_errors(url):
+            with border:
                 response = await self._session.request(
                     method, url, headers=headers, data=form, allow_redirects=False, proxy=proxy, ssl=tls
                 )
@@ -316,7 +328,7 @@ class Transport:
         taken, host = time.monotonic() - asked, host_of(url)
         self.latencies[host] = min(taken, self.latencies.get(host, taken))
         try:
-            yield Answer(response)
+            yield Answer(response, border)
         finally:
             # read to its end a response frees its connection for the next; otherwise the connection is closed
             response.release() if response.content.at_eof() else response.close()
@@ -375,8 +387,7 @@ def _too_private(url: URL, sender: str, reach: Reach) -> UnexpectedAnswer:
     return UnexpectedAnswer(shown(url), f"{sender} sends this client to {reach.words}", None, advice)
 
 
-@contextlib.contextmanager
-def _foreign_errors(url: URL) -> Iterator[None]:
+def _border_to(url: URL) -> Border:
     host = host_of(url)
 
     def certificate(error: BaseException) -> TransportError:
@@ -409,7 +420,7 @@ def _foreign_errors(url: URL) -> Iterator[None]:
     def malformed(error: BaseException) -> TransportError:
         return TransportError(host, f"not a usable URL ({error})", is_transient=False)
 
-    with map_exceptions(
+    return Border(
         {
             aiohttp.ClientHttpProxyError: proxy,
             aiohttp.ClientProxyConnectionError: proxy,
@@ -421,8 +432,7 @@ def _foreign_errors(url: URL) -> Iterator[None]:
             aiohttp.ClientError: broken,
             OSError: broken,
         }
-    ):
-        yield
+    )
 
 
 def _innermost(error: BaseException) -> str:

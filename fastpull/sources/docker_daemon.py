@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -12,7 +11,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from fastpull.errors import NotFound, TransportError, UnexpectedAnswer, map_exceptions
+from fastpull.errors import Border, NotFound, TransportError, UnexpectedAnswer
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
@@ -86,13 +85,11 @@ async def _pieces_of_docker(answer: aiohttp.ClientResponse, socket: str) -> Asyn
         yield piece
 
 
-@contextlib.contextmanager
-def _errors_of(socket: str) -> Iterator[None]:
+def _errors_of(socket: str) -> Border:
     def ours(error: BaseException) -> TransportError:
         inner = getattr(error, "os_error", None) or error
         reason = (getattr(inner, "strerror", None) or str(inner) or type(inner).__name__).lower()
         advice = "Is it running, and may you use its socket? DOCKER_HOST=unix://… names another"
         return TransportError(f"the docker daemon at {socket}", reason, advice, is_transient=False)
 
-    with map_exceptions({aiohttp.ClientError: ours, TimeoutError: ours, OSError: ours}):
-        yield
+    return Border({aiohttp.ClientError: ours, TimeoutError: ours, OSError: ours})

@@ -550,8 +550,8 @@ async def test_of_many_whose_location_has_expired_one_asks_for_the_new_one(
     async def fetch(client: RegistryClient, number: int) -> bytes:
         found = b""
         async with client.open_range("x", descriptor, number * 1000, number * 1000 + 1000) as body:
-            while piece := await body.piece():
-                found += piece
+            while pieces := await body.pieces():
+                found += b"".join(pieces)
         return found
 
     async with Transport() as transport:

@@ -193,8 +193,8 @@ async def test_a_hundred_ranges_with_an_expired_token_cause_one_token_request(
     async def fetch(client: RegistryClient, number: int) -> bytes:
         found = b""
         async with client.open_range("test/image", descriptor, number * 1000, number * 1000 + 1000) as body:
-            while piece := await body.piece():
-                found += piece
+            while pieces := await body.pieces():
+                found += b"".join(pieces)
         return found
 
     async with Transport() as transport:

@@ -30,10 +30,10 @@ class Body:
         self.start, self.stop = start, stop
         self._left = stop - start
 
-    async def piece(self) -> bytes:
+    async def pieces(self) -> list[bytes]:
         size = min(self._left, 1 << 20)
         self._left -= size
-        return bytes(size)
+        return [bytes(size)] if size else []
 
 
 class Client:
