@@ -84,13 +84,16 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lin
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(line.pieces)
 
     async def send() -> None:
+        late = 0.0
         while data := await reader.read(PIECE):
-            begun = loop.time()
+            begun = loop.time() - late
             if trunk is not None:
                 begun = trunk.send(len(data), begun)
                 await asyncio.sleep(begun - loop.time())
             await under_way.put((line.send(len(data), begun), data))
-            await asyncio.sleep(line.free - loop.time())
+            pause = line.free - loop.time()
+            await asyncio.sleep(pause)
+            late = loop.time() - line.free if pause > 0 else 0.0  # a timer that rings late does not slow the line down
         await under_way.put((0.0, b""))
 
     async def deliver() -> None:

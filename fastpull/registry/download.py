@@ -132,14 +132,15 @@ class Download:
             probe = self._start(group, _Stretch(*first, await self._acquire(), asked), alone=True)
             probe.add_done_callback(lambda _: self._answered.set())
             await self._answered.wait()
-            while not self._is_whole:
-                asked = clock()
-                turn = await self._acquire()
-                span = plan.take(self._lanes.pace.range_size)
-                if span is None:
-                    turn.release()
-                    break
-                self._start(group, _Stretch(*span, turn, asked))
+            with self._lanes.planned(plan):
+                while not self._is_whole:
+                    asked = clock()
+                    turn = await self._acquire()
+                    span = plan.take(self._lanes.range_size)
+                    if span is None:
+                        turn.release()
+                        break
+                    self._start(group, _Stretch(*span, turn, asked))
 
     def _start(self, group: asyncio.TaskGroup, stretch: _Stretch, *, alone: bool = False) -> asyncio.Task[None]:
         task = group.create_task(self._fetch(stretch, alone=alone))

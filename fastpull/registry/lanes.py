@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from fastpull.registry.ranges import Pace
+from fastpull.registry.ranges import Pace, RangePlan
 from fastpull.tasks import Turn, Turns
 
 
@@ -19,6 +21,21 @@ class Lanes:
     def __init__(self, max_connections: int, latency: float = 0.0) -> None:
         self.pace = Pace(max_connections, latency)
         self._turns = Turns(self.pace.connections)
+        self._plans: list[RangePlan] = []
+
+    @contextmanager
+    def planned(self, plan: RangePlan) -> Iterator[None]:
+        """Takes note of what is to come over these lanes, as long as the context lasts."""
+        self._plans.append(plan)
+        try:
+            yield
+        finally:
+            self._plans.remove(plan)
+
+    @property
+    def range_size(self) -> int:
+        """The size of the next range, in bytes."""
+        return self.pace.range_size(sum(plan.left for plan in self._plans))
 
     async def acquire(self, rank: int) -> Turn:
         """Waits for a connection; of those who wait the lowest ``rank`` goes first."""

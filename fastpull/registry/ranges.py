@@ -48,6 +48,11 @@ class RangePlan:
     def __init__(self, gaps: Iterable[tuple[int, int]]) -> None:
         self._gaps = deque(gaps)
 
+    @property
+    def left(self) -> int:
+        """Bytes that were not taken yet."""
+        return sum(stop - start for start, stop in self._gaps)
+
     def take(self, size: int) -> tuple[int, int] | None:
         """The next range ``(start, stop)`` of at most ``size`` bytes; None when all were taken.
 
@@ -69,8 +74,9 @@ class Pace:
     The number of connections climbs while that brings more bytes per second, and halves when the host says that it is
     too many. It begins higher with a host that is far away: how much a connection brings is limited by what may be on
     its way, so that it takes more of them to fill the same line. A range is as large as one connection brings in a
-    second: a request's round trip is then small beside it, little is lost with a connection, and the last ones end at
-    much the same time.
+    second: a request's round trip is then small beside it, and little is lost with a connection. Before that is known
+    it is larger where the round trip is longer. Towards the end it is what each connection would have to fetch of all
+    that is left: then they end at much the same time.
 
     Args:
         max_connections: never more than so many.
@@ -81,23 +87,31 @@ class Pace:
     start_latency = 0.010  # for each so many seconds one more
     window_seconds = 0.5
     range_seconds = 1.0
+    range_latency = 0.040  # for each so many seconds the first ranges are as large again
+    fair_range = 4 * MIB
     max_range = 32 * MIB
 
     def __init__(self, max_connections: int, latency: float = 0.0) -> None:
         self.connections = min(self.start_connections + int(latency / self.start_latency), max_connections)
         self._max = max_connections
+        self._latency = latency
         self._best_rate = 0.0
         self._window_start: float | None = None
         self._window_bytes = 0
         self._rate = 0.0
         self._slowed = -self.window_seconds
 
-    @property
-    def range_size(self) -> int:
-        """The size of the next range, in bytes."""
-        if not self._rate:
-            return FIRST_RANGE
-        wanted = int(self._rate / self.connections * self.range_seconds)
+    def range_size(self, left: int) -> int:
+        """The size of the next range, in bytes.
+
+        Args:
+            left: what is to be fetched from the host and was not asked for yet.
+        """
+        if self._rate:
+            wanted = int(self._rate / self.connections * self.range_seconds)
+        else:
+            wanted = int(FIRST_RANGE * (1 + self._latency / self.range_latency))
+        wanted = min(wanted, max(self.fair_range, left // self.connections))
         return min(self.max_range, max(MIB, wanted // MIB * MIB))
 
     def received(self, size: int, now: float, busy: bool) -> None:

@@ -67,3 +67,26 @@ async def test_connections_share_what_there_is_in_all() -> None:
         began = loop.time()
         await asyncio.gather(*(fetch() for _ in range(4)))
         assert loop.time() - began >= 0.25
+
+
+async def test_timers_that_ring_late_do_not_slow_a_line_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(10 * PIECE))
+        await writer.drain()
+        writer.close()
+
+    on_time = asyncio.sleep
+
+    async def late(seconds: float) -> None:
+        await on_time(seconds + 0.05 if seconds > 0 else 0)
+
+    monkeypatch.setattr(asyncio, "sleep", late)
+    upstream = await asyncio.start_server(answer, "127.0.0.1", 0)
+    proxy = await serve(upstream.sockets[0].getsockname()[:2], 0.0, PIECE / 0.05)
+    loop = asyncio.get_running_loop()
+    async with upstream, proxy:
+        began = loop.time()
+        reader, writer = await asyncio.open_connection(*proxy.sockets[0].getsockname()[:2])
+        assert len(await reader.read(-1)) == 10 * PIECE
+        assert 0.5 <= loop.time() - began < 0.8  # ten times too late: 1.0
+        writer.close()

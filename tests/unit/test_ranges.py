@@ -112,13 +112,44 @@ def test_no_more_connections_when_the_line_is_full() -> None:
     assert pace.connections <= 8
 
 
+_MUCH = 100_000 * MIB
+
+
 def test_ranges_grow_with_the_rate_and_have_bounds() -> None:
     slow, fast = Pace(8), Pace(8)
-    assert slow.range_size == FIRST_RANGE
+    assert slow.range_size(_MUCH) == FIRST_RANGE
     feed(slow, 100_000, 2, 0)
     feed(fast, 10_000 * MIB, 2, 0)
-    assert slow.range_size == MIB
-    assert fast.range_size == Pace.max_range
+    assert slow.range_size(_MUCH) == MIB
+    assert fast.range_size(_MUCH) == Pace.max_range
+
+
+def test_the_farther_a_host_the_larger_the_first_ranges() -> None:
+    near, far, moon = (Pace(16, latency).range_size(_MUCH) for latency in (0.001, 0.080, 2.5))
+    assert (near, far, moon) == (FIRST_RANGE, 3 * FIRST_RANGE, Pace.max_range)
+
+
+def test_what_is_left_is_shared_by_the_connections() -> None:
+    fast, slow = Pace(8), Pace(8)
+    feed(fast, 10_000 * MIB, 2, 0)
+    feed(slow, 100_000, 2, 0)
+    each = 8 * MIB
+    assert fast.range_size(fast.connections * each) == each
+    assert fast.range_size(1) == Pace.fair_range
+    assert slow.range_size(slow.connections * each) == MIB
+
+
+def test_the_last_connections_end_at_the_same_time() -> None:
+    """Each connection takes the next range when it has brought the one before."""
+    pace, plan = Pace(16), RangePlan([(0, 600 * MIB)])
+    pace.connections = 16
+    feed(pace, 16 * 30 * MIB, 2, 0)
+    free = [0.0] * 16
+    while (span := plan.take(pace.range_size(plan.left))) is not None:
+        start, stop = span
+        free.sort()
+        free[0] += (stop - start) / (30 * MIB)
+    assert max(free) - min(free) < 0.2
 
 
 def test_a_burst_of_refusals_halves_once() -> None:
