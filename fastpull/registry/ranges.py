@@ -88,7 +88,6 @@ class Pace:
     window_seconds = 0.5
     range_seconds = 1.0
     range_latency = 0.040  # for each so many seconds the first ranges are as large again
-    fair_range = 4 * MIB
     max_range = 32 * MIB
 
     def __init__(self, max_connections: int, latency: float = 0.0) -> None:
@@ -111,7 +110,7 @@ class Pace:
             wanted = int(self._rate / self.connections * self.range_seconds)
         else:
             wanted = int(FIRST_RANGE * (1 + self._latency / self.range_latency))
-        wanted = min(wanted, max(self.fair_range, left // self.connections))
+        wanted = min(wanted, max(FIRST_RANGE, left // self.connections))
         return min(self.max_range, max(MIB, wanted // MIB * MIB))
 
     def received(self, size: int, now: float, busy: bool) -> None:
