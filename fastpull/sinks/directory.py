@@ -20,6 +20,7 @@ from fastpull.layers.tree import Origin, Tree
 from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.destination import free_space
+from fastpull.sinks.flusher import Flusher
 from fastpull.sinks.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
 from fastpull.sinks.staging import Staging, output_errors
@@ -60,6 +61,7 @@ class Directory:
         self._writers: dict[int, _LayerFiles] = {}
         self._cancelled = threading.Event()
         self._resources = Resources()
+        self._flusher: Flusher | None = None
 
     def __repr__(self) -> str:
         return f"<Directory {self.path!r}>"
@@ -74,6 +76,8 @@ class Directory:
         self._writers.clear()
         self._cancelled.clear()
         self._staging.create()
+        if resources.sync:
+            self._flusher = Flusher(self._staging.root_fd)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
@@ -92,6 +96,7 @@ class Directory:
         part = self._resources.meter.image
         with output_errors(self._staging.destination), part.at(Stage.COMMIT):
             _Commit(self._staging, self._ownership, self._writers, tree, report, self._cancelled).run()
+        self._end_flusher()
         with part.at(Stage.PUBLISH):
             left = self._staging.publish(self._resources.sync)
         if left is not None:
@@ -104,9 +109,15 @@ class Directory:
 
     def abort(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
+        self._end_flusher()
         for writer in self._writers.values():
             writer.close()
         self._staging.remove()
+
+    def _end_flusher(self) -> None:
+        if self._flusher is not None:
+            self._flusher.end()
+            self._flusher = None
 
 
 class _LayerFiles:

@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -471,6 +472,37 @@ def test_sync_reaches_the_disk_before_the_name_appears(
     sink.commit(merge([]))
     sink.abort()
     assert calls == ([("sync", False)] if sync else [])
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("is_published", [True, False])
+def test_with_sync_what_comes_is_written_back_until_the_end(
+    tmp_path: Path, sync: bool, is_published: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked for on a descriptor of its own: who publishes is told of errors, too."""
+    calls: Queue[tuple[int, int]] = Queue()
+
+    def note(fd: int) -> int:
+        calls.put((fd, os.fstat(fd).st_ino))
+        return 0
+
+    monkeypatch.setattr("fastpull.sinks.flusher.PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("fastpull.sinks.flusher.sync_filesystem", note)
+    sink, before = Directory(tmp_path / "out"), set(threading.enumerate())
+    sink.begin(Resources(sync=sync))
+    threads = [thread for thread in set(threading.enumerate()) - before if thread.name == "fastpull-flusher"]
+    assert len(threads) == sync
+    root = sink._staging.root_fd  # there is no other name for it
+    for _ in range(3 * sync):
+        fd, number = calls.get(timeout=10)
+        assert fd != root
+        assert number == os.fstat(root).st_ino
+    if is_published:
+        sink.commit(merge([]))
+    sink.abort()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("there", ["file", "folder", ""])
