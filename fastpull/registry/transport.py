@@ -209,7 +209,7 @@ class Answer:
 
         Raises:
             UnexpectedAnswer: it is larger than ``max_size`` bytes.
-            TransportError: as `piece`.
+            TransportError: as `pieces`.
         """
         found = bytearray()
         while pieces := await self.pieces():

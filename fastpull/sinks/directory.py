@@ -77,7 +77,8 @@ class Directory:
         self._cancelled.clear()
         self._staging.create()
         if resources.sync:
-            self._flusher = Flusher(self._staging.root_fd)
+            with output_errors(self._staging.destination):
+                self._flusher = Flusher(self._staging.root_fd)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""

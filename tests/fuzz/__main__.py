@@ -53,9 +53,8 @@ def _run(name: str, seed: int, options: argparse.Namespace) -> int:
     except subprocess.TimeoutExpired:
         failed = hangs = True
     if failed and not options.input and current.exists():
-        data = current.read_bytes()
-        found = build.FOLDER / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}"
-        found.write_bytes(data)
+        found = build.FOLDER / f"{name}-{hashlib.sha256(current.read_bytes()).hexdigest()[:12]}"
+        current.rename(found)
         end = "hangs" if hangs else "ended so"
         print(f"{name}: 1 finding (seed {seed}), {end}: make fuzz ARGS='{name} --input {found}'", flush=True)
     return 1 if failed else 0

@@ -505,6 +505,20 @@ def test_with_sync_what_comes_is_written_back_until_the_end(
         assert not thread.is_alive()
 
 
+def test_a_folder_that_cannot_be_opened_to_be_written_back_is_a_typed_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(directory_module, "Flusher", fail)
+    sink = Directory(tmp_path / "out")
+    with pytest.raises(OutputError, match="too many open files"):
+        sink.begin(Resources(sync=True))
+    sink.abort()
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("there", ["file", "folder", ""])
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_name_that_cannot_be_made_durable_is_given_back(
