@@ -18,7 +18,7 @@ from fastpull.cache.pins import Pins
 from fastpull.cache.slots import Slots
 from fastpull.cache.store import Store
 from fastpull.config import Settings
-from fastpull.errors import FastpullError, InvalidSetting, OutputError
+from fastpull.errors import AccessDenied, FastpullError, InvalidSetting, NotFound, OutputError
 from fastpull.finish import Finisher
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
@@ -32,6 +32,7 @@ from fastpull.sinks.base import Resources
 from fastpull.sinks.squashfs.recipe import Recipe
 from fastpull.sources.blobs import Means
 from fastpull.sources.desk import Desk
+from fastpull.sources.local import is_path, local_advice, path_of
 from fastpull.sources.open import Opener
 from fastpull.sources.registry import RegistrySource
 from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, task_group
@@ -141,7 +142,8 @@ class Client:
 
         Args:
             source: ``REF``, ``docker://REF``, ``oci:DIR[:TAG|@DIGEST]``, ``oci-archive:FILE[:TAG|@DIGEST]``,
-                ``docker-archive:FILE[:REF|:@NUMBER]``, ``docker-daemon:REF`` or ``containers-storage:REF``.
+                ``docker-archive:FILE[:REF|:@NUMBER]``, ``docker-daemon:REF`` or ``containers-storage:REF``; or a path
+                as in `fastpull.sources.local.is_path`, of a layout or an archive.
             platform: ``os/architecture[/variant]``, by default this machine's.
 
         Raises:
@@ -153,7 +155,12 @@ class Client:
             platform = Platform.of_host()
         elif isinstance(platform, str):
             platform = Platform.parse(platform)
-        image = await self._source(source).resolve(platform)
+        source = await self._opener.with_scheme(source)
+        try:
+            image = await self._source(source).resolve(platform)
+        except (NotFound, AccessDenied) as error:
+            error.advice = ". ".join(filter(None, (error.advice, await in_thread(self._files, local_advice, source))))
+            raise
         self._on_event(Resolved(image))
         return image
 
@@ -192,6 +199,7 @@ class Client:
         sink, meter = framed(output, dialects), Meter(trace)
         # of dialects that are the caller's own nobody knows what they add, so that nothing can be kept of them
         is_known = all(isinstance(runtime, str) for runtime in asked)
+        image = await self._opener.with_scheme(image) if isinstance(image, str) else image
         self._check_policy(image if isinstance(image, str) else image.source)
         async with self._begun(sink, meter):
             if isinstance(image, str):
@@ -230,6 +238,7 @@ class Client:
             FastpullError: whatever went wrong; nothing was published, and nothing is held that was not before.
         """
         meter = Meter()
+        image = await self._opener.with_scheme(image) if isinstance(image, str) else image
         self._check_policy(image if isinstance(image, str) else image.source)
         if isinstance(image, str):
             image = await self.resolve(image, platform)
@@ -358,8 +367,9 @@ class Client:
         async def warm_one(rank: int, source: str) -> WarmReport:
             with await turns.acquire(rank):
                 try:
-                    self._check_policy(source)
-                    image = await self.resolve(source, platform)
+                    named = await self._opener.with_scheme(source)
+                    self._check_policy(named)
+                    image = await self.resolve(named, platform)
                     await warm_image(image, self._source(image.source), self._workshop, rank)
                 except FastpullError as error:
                     return WarmReport(source, None, error)
@@ -379,6 +389,15 @@ class Client:
         return Workshop(
             self._store, self._files, workers, helpers, turns, windows, self._on_event, self.settings.limits
         )
+
+    @staticmethod
+    def local_path(source: str) -> str | None:
+        """The path of a source that means a file or directory of this machine by its form; None for any other.
+
+        Raises:
+            InvalidSource, InvalidDigest: a part of it is empty, or no digest.
+        """
+        return path_of(source) if is_path(source) else None
 
     def _check_policy(self, source: str) -> None:
         self._policy.check(self._source(source).identity)

@@ -295,20 +295,24 @@ class MalformedDocument(RegistryError):
 
 @dataclass(eq=False)
 class AccessDenied(FastpullError, PermissionError):
-    """The registry refused the credentials, or the lack of them (HTTP 401, 403)."""
+    """The registry refused the credentials, or the lack of them (HTTP 401, 403).
+
+    Attributes:
+        advice: what else to try.
+    """
 
     exit_code = 12
     subject: str
     host: str
     credentials: str
+    advice: str = ""
 
     def _message(self) -> str:
         return f"{self.host} denied access to {self.subject} ({self.credentials})"
 
     def _hint(self) -> str:
-        return (
-            f"Check the name, or log in: docker login {self.host}; fastpull inspect --auth {self.host} tells who asks"
-        )
+        login = f"docker login {self.host}; fastpull inspect --auth {self.host} tells who asks"
+        return f"Check the name, or log in: {login}{f'. {self.advice}' if self.advice else ''}"
 
 
 # --- 13: the site's rules

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 SOURCE_HELP = (
     "REF or docker://REF (also enroot's REGISTRY#IMAGE), oci:DIR[:TAG|@DIGEST], oci-archive:FILE[:TAG|@DIGEST], "
-    "docker-archive:FILE[:REF|:@NUMBER], docker-daemon:REF or containers-storage:REF"
+    "docker-archive:FILE[:REF|:@NUMBER], docker-daemon:REF or containers-storage:REF; or the path of a layout or "
+    "archive: one that begins with /, ./ or ../, or ends with / or like a tar"
 )
 _MAX_PASSWORD = 64 << 10
 

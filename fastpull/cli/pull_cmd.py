@@ -38,6 +38,7 @@ examples:
   fastpull pull debian:12 -o arm/ --platform linux/arm64
   fastpull pull oci:layout:v1 -o rootfs/
   fastpull pull docker-archive:saved.tar.gz -o app.sqsh
+  fastpull pull ./saved.tar                                   the same, or an oci-archive: it is looked into
   fastpull pull docker-daemon:app:v1                          what docker build has made
   fastpull pull debian:12 --pull missing                      from the cache if it is there, also offline
   fastpull pull debian:12 -o image.tar
@@ -236,9 +237,10 @@ def _default_output(source: str) -> str:
     """The name that enroot would choose: ``NAME+TAG.sqsh``, with ``+`` for each ``/``."""
     kind, colon, rest = source.partition(":")
     path, _, tag = rest.partition(":")
-    if colon and kind in ("oci", "oci-archive"):
-        path, _, tag = re.sub(r"@\w+:\w+$", "", rest).partition(":")
-        name = _stem(path) + (f"+{tag}" if tag else "")
+    is_local = fastpull.Client.local_path(source) is not None
+    if is_local or (colon and kind in ("oci", "oci-archive")):
+        path, _, tag = re.sub(r"@\w+:\w+$", "", source if is_local else rest).partition(":")
+        name = _stem(path) + (f"+{tag.removeprefix('@')}" if tag else "")
     elif colon and kind == "docker-archive":
         name = _name_of(tag) if tag and not tag.startswith("@") else _stem(path) + tag.replace("@", "+")
     elif colon and kind in ("docker-daemon", "containers-storage"):
@@ -258,7 +260,7 @@ def _name_of(text: str) -> str:
 
 def _stem(path: str) -> str:
     """The last part of a path, without what says that it is an archive."""
-    return re.sub(r"\.(tar(\.\w+)?|tgz|txz|oci)$", "", os.path.basename(path.rstrip("/")))
+    return re.sub(r"\.(tar(\.\w+)?|tgz|tzst|txz|tbz2?|oci)$", "", os.path.basename(path.rstrip("/")))
 
 
 def _words(report: fastpull.PullReport) -> str:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastpull.errors import InvalidSource
+from fastpull.errors import InvalidReference, InvalidSource
 from fastpull.oci.reference import Reference
 from fastpull.sources.archives import Archives
+from fastpull.sources.local import is_path, local_advice, path_of, scheme_of_archive, scheme_of_folder
+from fastpull.tasks import in_thread
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
@@ -36,6 +38,22 @@ class Opener:
     desk: Desk
     archives: Archives = field(default_factory=Archives)
 
+    async def with_scheme(self, text: str) -> str:
+        """A source as it was given, but one that is a path with the scheme of what is there.
+
+        Raises:
+            InvalidSource: nothing is there, or no image.
+            MalformedDocument, LimitExceeded, CacheError: it cannot be read, see `open_archive`.
+        """
+        if not is_path(text):
+            return text
+        path = path_of(text)
+        scheme = await in_thread(self.desk.executor, scheme_of_folder, text, path)
+        if scheme is None:
+            async with self._use_file(text, path) as archive:
+                scheme = scheme_of_archive(text, archive)
+        return f"{scheme}:{text}"
+
     def open(self, text: str) -> Source:
         """Reads ``REF`` or one of `KINDS`; nothing is opened or asked yet.
 
@@ -47,7 +65,12 @@ class Opener:
             return self._open_local(text, scheme, rest)
         if (colon and scheme == "dir") or (not text.startswith("docker://") and "://" in text):
             raise InvalidSource(text, f"unknown kind of source (there are {', '.join(KINDS)})")
-        return self.registry(text.removeprefix("docker://"))
+        try:
+            return self.registry(text.removeprefix("docker://"))
+        except InvalidReference as error:
+            if advice := local_advice(text):
+                raise InvalidSource(text, f"{error.reason}; {advice[0].lower()}{advice[1:]}") from error
+            raise
 
     def _open_local(self, text: str, scheme: str, rest: str) -> Source:
         # who asks a registry need not wait until these are loaded

@@ -25,6 +25,7 @@ from aiohttp import web
 
 import fastpull
 from fastpull.cache.files import Files
+from fastpull.cli.pull_cmd import _default_output
 from fastpull.config import Limits, Settings
 from fastpull.errors import (
     CacheError,
@@ -753,3 +754,134 @@ def test_a_kind_without_a_colon_is_the_name_of_an_image(name: str) -> None:
     source = object()
     opener = Opener(lambda text: {name: source}[text], None)  # type: ignore[arg-type,return-value]
     assert opener.open(name) is source
+
+
+# --- paths without a scheme
+
+
+@pytest.fixture
+async def stored_images(reference: str, tmp_path: Path) -> Path:
+    """A folder with the same image as a layout, an OCI archive and docker's archives."""
+    where = tmp_path / "stored"
+    where.mkdir()
+    for target in ("oci:layout:v1", "oci-archive:oci.tar:v1", "docker-archive:saved.tar:app:v1"):
+        scheme, _, path = target.partition(":")
+        await copied(reference, f"{scheme}:{where}/{path}")
+    (where / "saved.tar.gz").write_bytes(gzip.compress((where / "saved.tar").read_bytes()))
+    (where / "plain").write_bytes((where / "saved.tar").read_bytes())
+    return where
+
+
+@pytest.mark.peer("skopeo")
+@pytest.mark.parametrize(
+    ("source", "scheme"),
+    [
+        ("layout/", "oci"),
+        ("./layout", "oci"),
+        ("./layout:v1", "oci"),
+        ("oci.tar", "oci-archive"),
+        ("./oci.tar:v1", "oci-archive"),
+        ("saved.tar", "docker-archive"),
+        ("saved.tar.gz", "docker-archive"),
+        ("../stored/saved.tar:app:v1", "docker-archive"),
+        ("./saved.tar:@0", "docker-archive"),
+        ("./plain", "docker-archive"),
+        ("{}/layout", "oci"),
+        ("{}/plain", "docker-archive"),
+    ],
+)
+async def test_a_path_is_looked_into(
+    stored_images: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, scheme: str
+) -> None:
+    monkeypatch.chdir(stored_images)
+    source = source.format(stored_images)
+    report = await pull(source, settings, tmp_path / "out")
+    assert report.image.source == f"{scheme}:{source}"
+    async with fastpull.Client(settings) as client:
+        [warmed] = await client.warm([source])
+        assert (warmed.error, (await client.resolve(source)).digest) == (None, report.image.digest)
+
+
+@pytest.mark.parametrize(
+    "source", ["debian", "library/layout", "saved.tar:v1", "saved", "host/saved.tar@sha256:" + "0" * 64]
+)
+async def test_a_planted_file_never_takes_the_place_of_a_reference(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """Whether a source is a path is decided by its form."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / source
+    path.mkdir(parents=True)
+    (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    assert fastpull.Client.local_path(source) is None
+    async with fastpull.Client(replace(settings, pull="never")) as client:
+        with pytest.raises(NotFound) as caught:
+            await client.resolve(source)
+    assert f"For what is here under that name, say ./{source}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["docker://host/name/", "oci:layout/", "oci-archive:x.tar", "docker-archive:x.tar", "dir:x/", "host:5000/x/"],
+)
+def test_a_scheme_is_no_part_of_a_path(source: str) -> None:
+    assert fastpull.Client.local_path(source) is None
+
+
+@pytest.mark.parametrize("source", ["Layout", "saved image", "UPPER"])
+async def test_a_name_that_is_no_reference_but_a_file_is_told_how_to_be_meant(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with fastpull.Client(settings) as client:
+        for is_there in (False, True):
+            with pytest.raises(InvalidReference) as caught:
+                await client.resolve(source)
+            assert (f"say ./{source}" in str(caught.value)) == is_there
+            (tmp_path / source).touch()
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "words"),
+    [
+        ("no/", InvalidSource, "no such file or directory; an image of that name in a registry is docker://no/"),
+        ("./no", InvalidSource, "there is no such file or directory: './no'"),
+        ("no.tar", InvalidSource, "an image of that name in a registry is docker://no.tar"),
+        ("folder/", InvalidSource, "no OCI layout, it has no file oci-layout"),
+        ("./empty", MalformedDocument, "no well-formed tar"),
+        ("./other.tar", InvalidSource, "neither manifest.json nor oci-layout"),
+        ("./fifo", MalformedDocument, "no regular file"),
+        ("./", InvalidSource, "no OCI layout"),
+        ("./folder:", InvalidSource, "an empty part"),
+    ],
+)
+async def test_a_path_with_no_image_is_an_error_that_says_so(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    kind: type[FastpullError],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").write_bytes(b"x" * 700)
+    (tmp_path / "other.tar").write_bytes(archive([file("a", b"x")]))
+    os.mkfifo(tmp_path / "fifo")
+    error = await refused(kind, source, settings, tmp_path / "out")
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("./saved.tar", "saved.sqsh"),
+        ("saved.tar.gz", "saved.sqsh"),
+        ("/data/layout/", "layout.sqsh"),
+        ("../layout:v1", "layout+v1.sqsh"),
+        ("./saved.tar:@0", "saved+0.sqsh"),
+        ("./layout@sha256:" + "0" * 64, "layout.sqsh"),
+    ],
+)
+def test_an_output_is_named_after_the_path(source: str, name: str) -> None:
+    assert _default_output(source) == name
