@@ -13,12 +13,17 @@ T = TypeVar("T")
 INTERRUPTED = 130
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class Interrupted(Exception):
-    """SIGINT or SIGTERM came, and everything was cleaned up."""
+    """SIGINT, SIGTERM or SIGHUP came, and everything was cleaned up."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs to the end, or until SIGINT or SIGTERM. A second signal does not wait for the cleaning up.
+    """Runs to the end, or until SIGINT, SIGTERM or SIGHUP. A second signal does not wait for the cleaning up.
+
+    A signal that is ignored, as nohup does with SIGHUP, stays so.
 
     Raises:
         Interrupted: a signal came.
@@ -47,7 +52,9 @@ async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
         task.cancel()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue
         loop.add_signal_handler(number, stop, number)
     try:
         return await task

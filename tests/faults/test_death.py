@@ -112,7 +112,19 @@ async def test_many_kills_at_random_times_end_in_a_good_pull(
     assert not fastpull.Cache(settings.cache).verify().corrupt
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_pull_that_ignores_hangups_goes_on(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    reference, ignoring = image(registry), ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
+    process = await start("pull", reference, "-o", tmp_path / "out", cache=settings.cache, under=ignoring)
+    await until(registry, SIZE // 2)
+    process.send_signal(signal.SIGHUP)
+    registry.faults.clear()
+    assert (await end(process)).code == 0
+    check(tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_an_interrupted_pull_cleans_up_within_moments(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, number: int
 ) -> None:
