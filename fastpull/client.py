@@ -172,8 +172,12 @@ class Client:
         *,
         runtimes: Iterable[str | Dialect] = (),
         trace: Trace | None = None,
+        digest_file: str | os.PathLike[str] | None = None,
     ) -> PullReport:
         """Makes an image's root filesystem.
+
+        Where the output is there already, made of the same image in the same way and unchanged as far as that can be
+        known, nothing is done, unless it is to be replaced.
 
         Args:
             image: what `resolve` returned, or what it takes.
@@ -182,6 +186,8 @@ class Client:
             runtimes: that the output is for, by the names of `RUNTIMES`: what they want to find is put into it, or
                 beside it. Several are possible where their wishes do not collide.
             trace: gets a timeline of the work, also when it fails.
+            digest_file: path of a file that gets the digest of the manifest when the output is complete; a regular file
+                there is replaced.
 
         Raises:
             Forbidden: the policy does not let the image in; nothing was asked for.
@@ -189,8 +195,10 @@ class Client:
         """
         from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
         from fastpull.sinks.choose import sink_for  # noqa: PLC0415
+        from fastpull.sinks.digestfile import prepared_digest_file  # noqa: PLC0415
         from fastpull.sinks.framed import framed  # noqa: PLC0415
         from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
+        from fastpull.unchanged import find_unchanged, set_identity  # noqa: PLC0415
 
         if isinstance(output, str | os.PathLike):
             output = sink_for(output, settings=self.settings)
@@ -201,16 +209,29 @@ class Client:
         is_known = all(isinstance(runtime, str) for runtime in asked)
         image = await self._opener.with_scheme(image) if isinstance(image, str) else image
         self._check_policy(image if isinstance(image, str) else image.source)
-        async with self._begun(sink, meter):
-            if isinstance(image, str):
-                with meter.image.at(Stage.RESOLVE):
-                    image = await self.resolve(image, platform)
-            if isinstance(sink, Squashfs) and is_known:
-                recipe = replace(sink.recipe, dialects=tuple(sorted(dialect.name for dialect in dialects)))
-                report = await self._take(image, sink, recipe, meter)
-                if report is not None:
-                    return report
-            return await self._run(image, sink, meter, dialects)
+        keep_out, sync = (self.settings.cache,), self.settings.sync
+        async with prepared_digest_file(digest_file, self._files, keep_out, sync=sync) as write_digest:
+            report: PullReport | None = None
+            if is_known and self._cluster is None:  # nodes that make an output together need each of them
+                resolve = partial(self._resolved, image, platform, meter)
+                report = await find_unchanged(sink, dialects, resolve, self._files, self._on_event)
+            if report is None:
+                async with self._begun(sink, meter, keep_out):
+                    image = await self._resolved(image, platform, meter)
+                    set_identity(sink, image, dialects if is_known else None)
+                    if isinstance(sink, Squashfs) and is_known:
+                        recipe = replace(sink.recipe, dialects=tuple(sorted(dialect.name for dialect in dialects)))
+                        report = await self._take(image, sink, recipe, meter)
+                    if report is None:
+                        report = await self._run(image, sink, meter, dialects)
+            await write_digest(report.image.digest)
+            return report
+
+    async def _resolved(self, image: str | Image, platform: str | Platform | None, meter: Meter) -> Image:
+        if not isinstance(image, str):
+            return image
+        with meter.image.at(Stage.RESOLVE):
+            return await self.resolve(image, platform)
 
     async def finish(
         self,
@@ -270,11 +291,13 @@ class Client:
             from fastpull.sinks.framed import framed  # noqa: PLC0415
             from fastpull.sinks.squashfs.assembly import SquashfsReport  # noqa: PLC0415
             from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
+            from fastpull.unchanged import set_identity  # noqa: PLC0415
 
             sink, dialects = Squashfs(path, force=True, recipe=recipe), dialects_for(recipe.dialects)
             if framed(sink, dialects) is not sink:
                 raise InvalidSetting(", ".join(recipe.dialects), "this is more than one file, pull it")
             async with self._begun(sink, meter):
+                set_identity(sink, image, dialects)
                 report = await self._run(image, sink, meter, dialects)
             assert isinstance(report.output, SquashfsReport)
             return {
@@ -337,10 +360,10 @@ class Client:
         return await Pull(image, source, sink, workshop, meter, dialects, share).run()
 
     @contextlib.asynccontextmanager
-    async def _begun(self, sink: Sink, meter: Meter) -> AsyncIterator[None]:
+    async def _begun(self, sink: Sink, meter: Meter, keep_out: tuple[str, ...] = ()) -> AsyncIterator[None]:
         """Begins a sink, and aborts it if what is done with it fails."""
         try:
-            await in_thread(self._files, sink.begin, replace(self._resources, meter=meter))
+            await in_thread(self._files, sink.begin, replace(self._resources, meter=meter, keep_out=keep_out))
             yield
         except BaseException:
             with contextlib.suppress(OutputError):  # what went wrong first is what is to be told

@@ -306,7 +306,8 @@ class Settings:
     )
     compression: str = _setting(
         COMPRESSION,
-        "of squashfs images: zstd[:1-22], gzip[:1-9], lz4, xz, or none for files as they are",
+        "of squashfs images: zstd[:1-22], gzip[:1-9], lz4, xz, or none for files as they are; the flag also for a "
+        "tar.gz (gzip[:1-9]) or tar.zst (zstd[:1-22])",
         default="zstd:1",
     )
     block_size: int = _setting(SIZE, "of squashfs images, from 4K to 1M", default=128 << 10)

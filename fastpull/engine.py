@@ -94,6 +94,7 @@ class PullReport:
         bottleneck: the stage that most time went to; None if there is none to be named.
         warnings: what the runtimes that the output is for will not do as the image says.
         was_finished: the cache had the output already, and nothing was unpacked.
+        was_there: the output was there already, and nothing was done; `entries` and `unpacked` are 0.
     """
 
     image: Image
@@ -108,6 +109,7 @@ class PullReport:
     bottleneck: Bottleneck | None
     warnings: tuple[str, ...] = ()
     was_finished: bool = False
+    was_there: bool = False
 
     @classmethod
     def of_finished(cls, image: Image, output: SinkReport, seconds: float, facts: Mapping[str, Any]) -> Self:
@@ -123,6 +125,11 @@ class PullReport:
         warnings = tuple(facts.get("warnings", ()))
         layers = len(image.layers)
         return cls(image, output, entries, unpacked, layers, 0, 0, seconds, {}, None, warnings, was_finished=True)
+
+    @classmethod
+    def of_unchanged(cls, image: Image, output: SinkReport) -> Self:
+        """Of a pull that found its output where it was to be made."""
+        return cls(image, output, 0, 0, 0, 0, 0, 0, {}, None, was_there=True)
 
     @property
     def seconds(self) -> float:

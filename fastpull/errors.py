@@ -311,8 +311,10 @@ class AccessDenied(FastpullError, PermissionError):
         return f"{self.host} denied access to {self.subject} ({self.credentials})"
 
     def _hint(self) -> str:
-        login = f"docker login {self.host}; fastpull inspect --auth {self.host} tells who asks"
-        return f"Check the name, or log in: {login}{f'. {self.advice}' if self.advice else ''}"
+        login = (
+            f"Check the name, or log in: docker login {self.host}; fastpull inspect --auth {self.host} tells who asks"
+        )
+        return f"{login}. {self.advice}" if self.advice else login
 
 
 # --- 13: the site's rules
@@ -562,11 +564,18 @@ class OutputError(_LocalError):
         return f"output: {super()._message()}"
 
 
+@dataclass(eq=False)
 class OutputExists(OutputError, FileExistsError):
-    """The destination is there already."""
+    """The destination exists and is not to be replaced.
+
+    Attributes:
+        advice: what to do next.
+    """
+
+    advice: str = "Choose another, or replace it with --force"
 
     def _hint(self) -> str:
-        return "Choose another, or replace it with --force"
+        return self.advice
 
 
 # --- 40: the ranks of a job

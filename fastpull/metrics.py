@@ -9,21 +9,23 @@ Spec: Prometheus text-based exposition format 0.0.4.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import re
-import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from fastpull.cache.locks import FileLock, pauses
 from fastpull.errors import CacheError, OutputError, from_os_error
 from fastpull.progress import Event, LayerDone, OnEvent, Resolved, Retrying, Waiting, WaitingForImage, Warned
+from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
     from fastpull.meter import StageTime
+    from fastpull.sinks.filestaging import FileStaging
 
 METRICS: Mapping[str, tuple[Literal["counter", "gauge"], str]] = {
     "fastpull_runs_total": ("counter", "Commands that ended, by exit code: see docs/errors.md."),
@@ -74,6 +76,20 @@ class Metrics:
         for name, spent in stages.items():
             self._stages[name] = self._stages.get(name, 0.0) + spent.busy_seconds
 
+    def check(self, path: str, keep_out: Sequence[str] = ()) -> None:
+        """Finds out whether a file can be written, as `write` will want to: before the work and not after it.
+
+        Args:
+            path: as for `write`.
+            keep_out: directories that the file is not to be in.
+
+        Raises:
+            OutputError: there is no directory for it, this user may not write there, or what is there is no regular
+                file.
+        """
+        with _prepared(self._file_at(path), keep_out):
+            pass
+
     def write(self, path: str, exit_code: int) -> None:
         """Adds it all to a file. Who reads the file sees the old one or the new one.
 
@@ -84,19 +100,23 @@ class Metrics:
         Raises:
             OutputError: the file cannot be written.
         """
-        if os.path.isdir(path):
-            path = os.path.join(path, f"fastpull-{self._labels['uid']}.prom")
+        path = self._file_at(path)
         try:
-            with _locked(path):
+            with _prepared(path, ()) as staging, _locked(path):
                 samples = _read(path)
                 self._add_to(samples, exit_code)
-                _replace(path, _text(samples))
+                pwrite_all(staging.fd, 0, [_text(samples).encode()])
+                os.fchmod(staging.fd, 0o644)  # the collector is another user
+                staging.publish(sync=False)
         except CacheError as error:
             raise OutputError(path, error.reason, error.errno) from error
         except OSError as error:
             if isinstance(error, OutputError):
                 raise
             raise from_os_error(OutputError, error, path) from error
+
+    def _file_at(self, path: str) -> str:
+        return os.path.join(path, f"fastpull-{self._labels['uid']}.prom") if os.path.isdir(path) else path
 
     def _count(self, event: Event) -> None:
         match event:
@@ -164,18 +184,19 @@ def _read(path: str) -> dict[tuple[str, str], float]:
     return samples
 
 
-def _replace(path: str, text: str) -> None:
-    draft = os.path.join(os.path.dirname(path), f".{secrets.token_hex(16)}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+@contextlib.contextmanager
+def _prepared(path: str, keep_out: Sequence[str]) -> Iterator[FileStaging]:
+    """What will become the file, or be removed at the end of the context; a link is not followed."""
+    from fastpull.sinks.filestaging import FileStaging  # noqa: PLC0415  # few commands have metrics
+
+    if os.path.islink(path):
+        raise OutputError(path, "this is a symbolic link, name the file itself", errno.ELOOP)
+    staging = FileStaging(path, force=True)
     try:
-        with open(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(draft, 0o644)  # the collector is another user
-        os.rename(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+        staging.create(keep_out)
+        yield staging
+    finally:
+        staging.remove()
 
 
 @contextlib.contextmanager

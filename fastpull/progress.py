@@ -117,6 +117,19 @@ class Committing:
 
 
 @dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The output is there already, made of this image in this way; nothing is done.
+
+    Attributes:
+        source: the image.
+        path: of the output.
+    """
+
+    source: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """Something is not as it should be, and did not stop the work.
 
@@ -180,6 +193,7 @@ Event: TypeAlias = (
     | LayerDone
     | Retrying
     | Committing
+    | Unchanged
     | Warned
     | NodeProgress
     | NodeDone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidSetting, OutputError
@@ -23,7 +24,8 @@ class TraceFile:
     chrome://tracing.
 
     Args:
-        path: of the file.
+        path: of the file; a regular file there is replaced, and nothing else.
+        keep_out: directories that the file is not to be in.
 
     Raises:
         InvalidSetting: from the constructor, if the path cannot be that of a file.
@@ -33,15 +35,16 @@ class TraceFile:
     Spec: Trace Event Format (Google, 2016), JSON Object Format.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, keep_out: Sequence[str] = ()) -> None:
         name = os.fspath(path)
         if name in ("", "-") or name.endswith("/"):
             raise InvalidSetting(name, "a trace has to have the name of a file")
+        self._keep_out = keep_out
         self._staging = FileStaging(name, force=True)
 
     def __enter__(self) -> Trace:
         try:
-            self._staging.create()
+            self._staging.create(self._keep_out)
         except BaseException:
             self._staging.remove()
             raise

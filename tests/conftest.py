@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,15 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 def settings(tmp_path: Path) -> Settings:
     """Settings with a cache of the test's own."""
     return Settings(cache=str(tmp_path / "cache"), workers=2)
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A directory that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        where = Path(name)
+        where.chmod(0o755)
+        yield where
 
 
 @pytest.fixture

@@ -76,7 +76,9 @@ def _run_import(options: argparse.Namespace) -> int:
             sink = fastpull.sink_for(
                 output, form="squashfs", fragments=enroot.fragments, mtime=enroot.mtime, settings=settings
             )
-            run(_import(options, settings, str(uri.reference), sink, console))
+            platform = _platform(options)
+            _check_absent(output)
+            run(_import(settings, str(uri.reference), sink, platform, console))
         except OutputExists as error:
             print(f"[ERROR] File already exists: {error.path}", file=sys.stderr)  # enroot's own words
             return error.exit_code
@@ -84,6 +86,12 @@ def _run_import(options: argparse.Namespace) -> int:
             console.failure(error)
             return error.exit_code
     return 0
+
+
+def _check_absent(output: str) -> None:
+    """Refuses a file that is there, as enroot does, also if it is of the same image."""
+    if os.path.lexists(output):
+        raise OutputExists(output, "file exists")
 
 
 def _run_digest(options: argparse.Namespace) -> int:
@@ -99,10 +107,10 @@ def _run_digest(options: argparse.Namespace) -> int:
 
 
 async def _import(
-    options: argparse.Namespace, settings: fastpull.Settings, source: str, sink: fastpull.Sink, console: Console
+    settings: fastpull.Settings, source: str, sink: fastpull.Sink, platform: str | None, console: Console
 ) -> None:
     async with fastpull.Client(settings, on_event=console.on_event) as client:
-        await client.pull(source, sink, _platform(options), runtimes=["enroot"])
+        await client.pull(source, sink, platform, runtimes=["enroot"])
 
 
 async def _resolve(

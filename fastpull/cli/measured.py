@@ -17,13 +17,18 @@ Work: TypeAlias = "Callable[[argparse.Namespace, fastpull.Metrics], int]"
 def measured(command: str, work: Work) -> Callable[[argparse.Namespace], int]:
     """A command that adds to the metrics' file, if there is one, what it did and how it ended.
 
+    Where the command line names a file that cannot be written, the command does not begin. Where a site's setting does,
+    that is a warning: its jobs are not to fail of it.
+
     Args:
         command: its name.
         work: the command; returns its exit code.
     """
 
     def run(options: argparse.Namespace) -> int:
+        given = getattr(options, "metrics", None)
         metrics, code = fastpull.Metrics(command), 1
+        path = _checked(metrics, options, given)
         try:
             code = work(options, metrics)
         except FastpullError as error:
@@ -33,18 +38,33 @@ def measured(command: str, work: Work) -> Callable[[argparse.Namespace], int]:
             code = INTERRUPTED
             raise
         finally:
-            _write(metrics, getattr(options, "metrics", None), code)
+            if path is not None:
+                try:
+                    metrics.write(path, code)
+                except OutputError as error:
+                    _warn(error)
         return code
 
     return run
 
 
-def _write(metrics: fastpull.Metrics, given: str | None, code: int) -> None:
+def _checked(metrics: fastpull.Metrics, options: argparse.Namespace, given: str | None) -> str | None:
+    """The path of the metrics; None if there are to be none, or they cannot be written."""
     try:
-        path = fastpull.Settings.load(metrics=given).metrics
-        if path is not None:
-            metrics.write(path, code)
+        settings = fastpull.Settings.load(metrics=given, cache=getattr(options, "cache", None))
     except InvalidSetting:
-        pass  # the command has ended with that
+        return None  # the command will end with that
+    if settings.metrics is None:
+        return None
+    try:
+        metrics.check(settings.metrics, [settings.cache])
     except OutputError as error:
-        print(f"fastpull: warning: no metrics: {error}", file=sys.stderr)
+        if given is not None:
+            raise
+        _warn(error)
+        return None
+    return settings.metrics
+
+
+def _warn(error: OutputError) -> None:
+    print(f"fastpull: warning: no metrics: {error}", file=sys.stderr)

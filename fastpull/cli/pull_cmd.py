@@ -24,7 +24,7 @@ from fastpull.cli.measured import measured
 from fastpull.cli.mpi import add_mpi_arguments, run_on_nodes
 from fastpull.cli.running import run
 from fastpull.cli.words import size_of
-from fastpull.errors import FastpullError, InvalidSetting, OutputError, from_os_error
+from fastpull.errors import FastpullError, InvalidSetting
 
 if TYPE_CHECKING:
     from fastpull.progress import OnEvent
@@ -41,7 +41,7 @@ examples:
   fastpull pull ./saved.tar                                   the same, or an oci-archive: it is looked into
   fastpull pull docker-daemon:app:v1                          what docker build has made
   fastpull pull debian:12 --pull missing                      from the cache if it is there, also offline
-  fastpull pull debian:12 -o image.tar
+  fastpull pull debian:12 -o image.tar                        or image.tar.gz, image.tar.zst
   fastpull pull debian:12 -o - | podman import - debian:12
   fastpull pull --edf pytorch -o pytorch.sqsh                 what ~/.edf/pytorch.toml names
   digest=$(fastpull pull -q debian:12 -o rootfs/)
@@ -74,10 +74,14 @@ def add_verb(verbs: Any) -> None:
         "-o",
         "--output",
         metavar="PATH",
-        help="FILE.sqsh (.squashfs, .sqfs); DIR/, made, or replaced if it is empty; FILE.tar; or - for a tar to "
-        "stdout; by default NAME+TAG.sqsh in the current directory",
+        help="FILE.sqsh (.squashfs, .sqfs); DIR/, made, or replaced if it is empty; FILE.tar, FILE.tar.gz (.tgz), "
+        "FILE.tar.zst (.tzst); or - for a tar to stdout; by default NAME+TAG.sqsh in the current directory",
     )
-    parser.add_argument("--format", choices=("dir", "squashfs", "tar"), help="of the output, whatever its name")
+    parser.add_argument(
+        "--format",
+        choices=("dir", "squashfs", "tar", "tar.gz", "tar.zst"),
+        help="of the output, whatever its name",
+    )
     parser.add_argument(
         "--for",
         dest="runtimes",
@@ -87,7 +91,18 @@ def add_verb(verbs: Any) -> None:
         default=[],
         help=f"put in, or beside it, what a runtime wants: {', '.join(fastpull.RUNTIMES)}; may be given several times",
     )
-    parser.add_argument("--force", action="store_true", help="replace what is there; a file only by a file")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace what is there, also if it would be the same: a file by a file, by a directory one that fastpull "
+        "made or that holds a root filesystem",
+    )
+    parser.add_argument(
+        "--replace-foreign",
+        action="store_true",
+        help="with --force: remove whatever else a directory at the output holds; never a home, a mount point, the "
+        "cache or the current directory",
+    )
     parser.add_argument(
         "--owner",
         choices=("keep", "me"),
@@ -139,6 +154,7 @@ def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
         output,
         form=options.format,
         force=options.force,
+        replace_foreign=options.replace_foreign or None,
         owner=options.owner,
         compression=options.compression,
         block_size=None if options.block_size is None else settings.block_size,
@@ -147,9 +163,10 @@ def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
         hard_link=options.hardlink or None,
         settings=settings,
     )
+    _check_side_outputs(options, settings, output)
     if options.mpi:
         return _run_on_nodes(options, settings, output, sink, metrics)
-    trace_file = _trace_file(options.trace, output)
+    trace_file = _trace_file(options.trace, settings.cache)
     with console_for(options, sys.stderr if to_stdout else None) as console:
         try:
             with trace_file as trace:
@@ -157,8 +174,6 @@ def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
         except FastpullError as error:
             console.failure(error)
             return error.exit_code
-    if options.digest_file is not None:
-        _write_digest(options.digest_file, report.image.digest)
     metrics.add_stages(report.stages)
     console.result(report, _words(report), str(report.image.digest))
     return 0
@@ -179,23 +194,14 @@ def _run_on_nodes(
     async def work(
         client: fastpull.Client, source: str, options: argparse.Namespace
     ) -> tuple[fastpull.PullReport, str, str]:
-        report = await client.pull(source, sink, options.platform, runtimes=options.runtimes)
+        report = await client.pull(
+            source, sink, options.platform, runtimes=options.runtimes, digest_file=options.digest_file
+        )
         metrics.add_stages(report.stages)
-        if options.digest_file is not None:
-            _write_digest(options.digest_file, report.image.digest)
         return report, _words(report), str(report.image.digest)
 
     recipe = sink.recipe if isinstance(sink, fastpull.Squashfs) else None
     return run_on_nodes(options, settings, [options.source], work, metrics, [output], recipe)
-
-
-def _write_digest(path: str, digest: fastpull.Digest) -> None:
-    """As podman and skopeo write it: without a line end."""
-    try:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(str(digest))
-    except OSError as error:
-        raise from_os_error(OutputError, error, path) from error
 
 
 def _source(options: argparse.Namespace) -> str:
@@ -220,17 +226,34 @@ async def _pull(
     trace: fastpull.Trace | None,
 ) -> fastpull.PullReport:
     async with fastpull.Client(settings, on_event=on_event) as client:
-        return await client.pull(options.source, sink, options.platform, runtimes=options.runtimes, trace=trace)
+        return await client.pull(
+            options.source,
+            sink,
+            options.platform,
+            runtimes=options.runtimes,
+            trace=trace,
+            digest_file=options.digest_file,
+        )
 
 
-def _trace_file(path: str | None, output: str) -> contextlib.AbstractContextManager[fastpull.Trace | None]:
-    if path is None:
-        return contextlib.nullcontext()
-    if output != "-":
-        inner, outer = os.path.realpath(path), os.path.realpath(output)
-        if os.path.commonpath([inner, outer]) == outer:
-            raise InvalidSetting(path, "the output will be there, write the trace elsewhere")
-    return fastpull.TraceFile(path)
+def _check_side_outputs(options: argparse.Namespace, settings: fastpull.Settings, output: str) -> None:
+    """Refuses files that would be in the output, or in the place of each other."""
+    files = {"--trace": options.trace, "--digest-file": options.digest_file, "--metrics": settings.metrics}
+    taken = {} if output == "-" else {"the output": os.path.realpath(output)}
+    for flag, path in files.items():
+        if path in ("", "-") or (path is not None and path.endswith("/") and flag != "--metrics"):
+            raise InvalidSetting(f"{flag} {path}", "this has to be the name of a file")
+        if path is None:
+            continue
+        inner = os.path.realpath(path)
+        for other, outer in taken.items():
+            if os.path.commonpath([inner, outer]) == outer:
+                raise InvalidSetting(f"{flag} {path}", f"{other} will be there, choose a file elsewhere")
+        taken[flag] = inner
+
+
+def _trace_file(path: str | None, cache: str) -> contextlib.AbstractContextManager[fastpull.Trace | None]:
+    return contextlib.nullcontext() if path is None else fastpull.TraceFile(path, keep_out=[cache])
 
 
 def _default_output(source: str) -> str:
@@ -265,6 +288,8 @@ def _stem(path: str) -> str:
 
 def _words(report: fastpull.PullReport) -> str:
     output, layers = report.output, len(report.image.layers)
+    if report.was_there:
+        return f"already there: {output.path} is {report.image.source} ({report.image.digest}); --force makes it anew"
     sizes = f"{size_of(report.unpacked)} from {size_of(report.image.size)}"
     words = [f"{output.path}: {output.inodes} inodes, {sizes} in {report.seconds:.1f} s"]
     if isinstance(output, fastpull.SquashfsReport):

@@ -1,4 +1,4 @@
-"""Comparing a directory with what it has to be."""
+"""Comparing a directory with what it has to be, and removing it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from fastpull import tarstage
+from fastpull.errors import OutputError
 from fastpull.layers.entry import EntryType
 
 if TYPE_CHECKING:
@@ -48,6 +50,21 @@ def check_tree(root: str, image: DemoImage, *, owners_kept: bool) -> list[str]:
             if path not in expected:
                 wrong.append(f"{path!r}: should not be there")
     return wrong
+
+
+def remove_tree(root: str) -> None:
+    """Removes a directory that was pulled, whatever modes are in it.
+
+    Raises:
+        OutputError: it cannot be removed.
+    """
+    folder, name = os.path.split(os.path.realpath(root))
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if number := tarstage.remove_tree(fd, os.fsencode(name)):
+            raise OutputError(root, os.strerror(number).lower(), number)
+    finally:
+        os.close(fd)
 
 
 def _problems(path: bytes, what: Expected, owners_kept: bool) -> list[str]:

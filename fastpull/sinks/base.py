@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fastpull.meter import Meter
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
+    from fastpull.sinks.marker import Marker, OutputIdentity
     from fastpull.tarstage import EntryTable, Spans
 
 
@@ -22,6 +23,7 @@ class Resources:
         layers: how many layers may be written side by side, at most.
         memory: bytes for buffers, of all layers together.
         sync: the output has to be on its disk before it appears.
+        keep_out: directories that the output neither replaces nor contains nor is put into: the cache.
         meter: counts where the time goes.
     """
 
@@ -29,6 +31,7 @@ class Resources:
     layers: int = 1
     memory: int = 64 << 20
     sync: bool = False
+    keep_out: tuple[str, ...] = ()
     meter: Meter = field(default_factory=Meter)
 
 
@@ -117,3 +120,22 @@ class Sink(Protocol):
 
     def abort(self) -> None:
         """Removes what is staged; the destination is as it was. May be called twice."""
+
+
+@runtime_checkable
+class MarkedSink(Sink, Protocol):
+    """A sink whose output says what it is, so that it need not be made again."""
+
+    path: str
+
+    def recipe_facts(self) -> dict[str, Any]:
+        """All that decides on the output beside image and runtimes, as JSON has it."""
+
+    def read_marker(self) -> Marker | None:
+        """The marker of what is at the destination; None if there is none to go by, or it is to be replaced.
+
+        To be asked before `begin`.
+        """
+
+    def set_identity(self, identity: OutputIdentity, /) -> None:
+        """Takes what the output will be, for its marker; without it there is none. To be called before `commit`."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from fastpull.errors import InvalidSetting
 from fastpull.sinks.directory import Directory
+from fastpull.sinks.formats import format_of
 from fastpull.sinks.squashfs.sink import Squashfs
 from fastpull.sinks.tar import Tar
 
 if TYPE_CHECKING:
     from fastpull.config import Settings
     from fastpull.sinks.base import Sink
+    from fastpull.sinks.formats import FormatName
     from fastpull.sinks.ownership import OwnerName
 
-FormatName: TypeAlias = Literal["dir", "squashfs", "tar"]
-
 _OPTIONS = {
-    "dir": {"owner"},
+    "dir": {"owner", "replace_foreign"},
     "squashfs": {"compression", "block_size", "fragments", "mtime", "time", "hard_link"},
     "tar": {"mtime"},
+    "tar.gz": {"mtime", "compression"},
+    "tar.zst": {"mtime", "compression"},
 }
-_FILES: dict[str, FormatName] = {".sqsh": "squashfs", ".squashfs": "squashfs", ".sqfs": "squashfs", ".tar": "tar"}
+_COMPRESSIONS = {"tar.gz": "gzip", "tar.zst": "zstd"}
 
 
 def sink_for(
@@ -30,6 +32,7 @@ def sink_for(
     *,
     form: FormatName | None = None,
     force: bool = False,
+    replace_foreign: bool | None = None,
     owner: OwnerName | None = None,
     compression: str | None = None,
     block_size: int | None = None,
@@ -39,14 +42,15 @@ def sink_for(
     hard_link: bool | None = None,
     settings: Settings | None = None,
 ) -> Sink:
-    """Makes the sink that an output's name stands for: a directory, unless it ends like a file, or is ``-``.
+    """Makes the sink that an output's name stands for, see `fastpull.sinks.formats.format_of`.
 
     Args:
         output: path of the output; ``-`` is standard output.
         form: what to make, whatever the name.
         force: replace what is there.
-        owner: of a directory's content, see `Directory`.
-        compression: of a squashfs image, see `Squashfs`; likewise the next two.
+        replace_foreign: what `force` lets a directory replace, see `Directory`.
+        owner: of a directory's content, likewise.
+        compression: of a squashfs image, see `Squashfs`, likewise the next two; or of a compressed tar, see `Tar`.
         block_size: in bytes.
         fragments: whether small files share blocks.
         mtime: of everything in a squashfs image or a tar, in seconds since the epoch.
@@ -61,8 +65,9 @@ def sink_for(
     if not name:
         raise InvalidSetting("", "the output has to have a name")
     if form is None:
-        form = "tar" if name == "-" else _FILES.get(os.path.splitext(name)[1], "dir")
+        form = format_of(name)
     options = {
+        "replace_foreign": replace_foreign,
         "owner": owner,
         "compression": compression,
         "block_size": block_size,
@@ -74,7 +79,9 @@ def sink_for(
     given: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
     for option in given.keys() - _OPTIONS[form]:
         raise InvalidSetting(str(given[option]), f"{option} has no meaning for a {form} output, leave it out")
-    if form == "tar":
+    if form in _COMPRESSIONS:
+        given["compression"] = _compression_of(_COMPRESSIONS[form], compression)
+    if form.startswith("tar"):
         return Tar(name, force=force, **given)
     if name == "-":
         raise InvalidSetting(name, f"a {form} cannot go to standard output")
@@ -83,3 +90,10 @@ def sink_for(
             given = {"compression": settings.compression, "block_size": settings.block_size, **given}
         return Squashfs(name, force=force, **given)
     return Directory(name.rstrip("/") or "/", force=force, **given)
+
+
+def _compression_of(name: str, given: str | None) -> str:
+    """The compression of a tar whose name says which one it has."""
+    if given is not None and given.partition(":")[0] != name:
+        raise InvalidSetting(given, f"this output is compressed with {name}, of which only the level can be chosen")
+    return given or name

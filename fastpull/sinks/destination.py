@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import re
 import secrets
+from collections.abc import Callable
 
-from fastpull.errors import OutputError, printable
+from fastpull.errors import printable
+from fastpull.sinks.marker import Marker, read_marker
+from fastpull.sinks.walk import OutputPlace, find_place
 from fastpull.tarstage import remove_tree
 
 _MARK = b".fastpull-"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_NAME = 200  # of the destination's name in that of its staging: names have 255 bytes
 
 
@@ -22,33 +25,59 @@ class Destination:
     Beside it stagings are made, ``.NAME.fastpull-…``, each locked as long as its process lives.
 
     Args:
-        path: as it was given; symbolic links at its end are followed.
+        path: as it was given; symbolic links are followed where `fastpull.sinks.walk.may_follow` says so.
 
     Attributes:
-        path: without symbolic links.
+        path: without symbolic links, once it was opened.
         parent, name: its two parts.
         shown: as it was given, for messages.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.realpath(os.fsencode(path))
-        self.parent, self.name = os.path.split(self.path)
-        self.shown = printable(os.fsencode(os.fspath(path)))
-        self._prefix = b".%s%s" % (self.name[:_MAX_NAME], _MARK)
-        self._pattern = re.compile(re.escape(self._prefix) + rb"[0-9a-f]{8}")
+        self._given = os.fsencode(path)
+        self.shown = printable(self._given)
+        self._set_path(os.path.abspath(self._given))
 
-    def open_parent(self) -> int:
+    def open(self) -> OutputPlace:
         """Opens the directory in which the output will be.
 
         Raises:
-            OutputError: there is none.
+            OutputError: there is none, or the path leads through a link that is not followed.
             OSError: it cannot be opened.
         """
-        if not self.name:
-            raise OutputError(self.shown, "the root directory cannot be an output", errno.EBUSY)
-        if not os.path.isdir(self.parent):
-            raise OutputError(printable(self.parent), "no such directory, make it first", errno.ENOENT)
-        return os.open(self.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        place = find_place(self._given)
+        self._set_path(place.path)
+        return place
+
+    def read_marker(self, is_kind: Callable[[int], bool]) -> Marker | None:
+        """The marker of what is there; None if nothing of a kind is, or it has none that can be believed.
+
+        Args:
+            is_kind: says of a mode whether it is of that kind, such as `stat.S_ISREG`.
+        """
+        try:
+            place = self.open()
+        except OSError:
+            return None  # why, is said by who wants to make the output
+        fd = -1
+        try:
+            mode = os.stat(place.name, dir_fd=place.folder_fd, follow_symlinks=False).st_mode
+            if not is_kind(mode):
+                return None
+            fd = os.open(place.name, _READ, dir_fd=place.folder_fd)
+            return read_marker(fd)
+        except OSError:
+            return None
+        finally:
+            os.close(place.folder_fd)
+            if fd >= 0:
+                os.close(fd)
+
+    def _set_path(self, path: bytes) -> None:
+        self.path = path
+        self.parent, self.name = os.path.split(path)
+        self._prefix = b".%s%s" % (self.name[:_MAX_NAME], _MARK)
+        self._pattern = re.compile(re.escape(self._prefix) + rb"[0-9a-f]{8}")
 
     def staging_name(self) -> bytes:
         """A name beside the destination that nobody else has."""
@@ -59,7 +88,7 @@ class Destination:
         for name in map(os.fsencode, os.listdir(parent_fd)):
             if self._pattern.fullmatch(name):
                 with contextlib.suppress(OSError):
-                    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent_fd)
+                    fd = os.open(name, _READ, dir_fd=parent_fd)
                     try:
                         if os.fstat(fd).st_uid == os.geteuid():
                             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

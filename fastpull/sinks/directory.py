@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.layers.entry import Entry, EntryType
@@ -21,16 +21,22 @@ from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.destination import free_space
 from fastpull.sinks.flusher import Flusher
+from fastpull.sinks.marker import MARKER_NAME, Label, write_marker
 from fastpull.sinks.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
+from fastpull.sinks.replace import ReplaceRules
 from fastpull.sinks.staging import Staging, output_errors
 from fastpull.tarstage import FileWriter, remove_tree
 from fastpull.tasks import Aborted
 from fastpull.trace import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastpull.sinks.marker import Marker, OutputIdentity
     from fastpull.tarstage import EntryTable, Spans
 
+_MARKER = os.fsencode(MARKER_NAME)  # an image that has it would speak for fastpull
 _NONE, _AT_PATH, _IN_SPOOL, _SETTLED = range(4)  # the first three are the file writer's
 
 
@@ -39,25 +45,34 @@ class Directory:
 
     Args:
         path: of the directory; made, or replaced if it is empty.
-        force: replace it also if it is not.
+        force: replace it also if it is not, but fastpull made it or it holds a root filesystem.
+        replace_foreign: with ``force``, replace any directory that is not protected, see `fastpull.sinks.protected`.
         owner: ``keep`` or ``me``, see `Ownership`; by default ``keep`` for root and ``me`` for everybody else.
 
     Raises:
         InvalidSetting: from the constructor.
-        OutputExists: from `begin`, if the path is in use.
+        OutputExists: from `begin` or `commit`, if the path is in use.
         OutputError: from any method.
 
     Spec: image-spec layer.md, Applying Changesets.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, force: bool = False, owner: OwnerName | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        replace_foreign: bool = False,
+        owner: OwnerName | None = None,
+    ) -> None:
         self.path = os.fspath(path)
-        self.force = force
+        self.rules = ReplaceRules(force, replace_foreign)
         self.owner = owner
         self._ownership = Ownership.named(owner or ("keep" if os.geteuid() == 0 else "me"))
         if self._ownership.keep and os.geteuid() != 0:
             raise InvalidSetting("keep", "only root can give files to their owners; 'me' makes them all yours")
-        self._staging = Staging(path, force)
+        self._staging = Staging(path, self.rules)
+        self._identity: OutputIdentity | None = None
         self._writers: dict[int, _LayerFiles] = {}
         self._cancelled = threading.Event()
         self._resources = Resources()
@@ -68,14 +83,29 @@ class Directory:
 
     def at(self, path: str | os.PathLike[str], *, owner: OwnerName | None = None) -> Directory:
         """The same sink at another path, and perhaps with another owner."""
-        return Directory(path, force=self.force, owner=owner or self.owner)
+        force, foreign = self.rules.force, self.rules.foreign
+        return Directory(path, force=force, replace_foreign=foreign, owner=owner or self.owner)
+
+    def recipe_facts(self) -> dict[str, Any]:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        if self._ownership.keep:
+            return {"format": "directory", "owner": "keep"}
+        return {"format": "directory", "owner": "me", "uid": os.geteuid(), "gid": os.getegid()}
+
+    def read_marker(self) -> Marker | None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return self._staging.read_marker()
+
+    def set_identity(self, identity: OutputIdentity) -> None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        self._identity = identity
 
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._resources = resources
         self._writers.clear()
         self._cancelled.clear()
-        self._staging.create()
+        self._staging.create(resources.keep_out)
         if resources.sync:
             with output_errors(self._staging.destination):
                 self._flusher = Flusher(self._staging.root_fd)
@@ -96,13 +126,17 @@ class Directory:
         report = SinkReport(self.path)
         part = self._resources.meter.image
         with output_errors(self._staging.destination), part.at(Stage.COMMIT):
-            _Commit(self._staging, self._ownership, self._writers, tree, report, self._cancelled).run()
+            commit = _Commit(self._staging, self._ownership, self._writers, tree, report, self._cancelled)
+            commit.run(self._write_marker)
         self._end_flusher()
         with part.at(Stage.PUBLISH):
             left = self._staging.publish(self._resources.sync)
         if left is not None:
             report.warnings.append(f"the output is complete, but what it replaces could not be removed ({left})")
         return report
+
+    def _write_marker(self, inodes: int) -> None:
+        write_marker(self._staging.root_fd, Label.of(self._identity, inodes), synced=self._resources.sync)
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
@@ -193,9 +227,10 @@ class _Commit:
             places = writer.places()
             self._places[number] = places + bytes(len(tree.indexes[number]) - len(places))
 
-    def run(self) -> None:
+    def run(self, write_marker: Callable[[int], None]) -> None:
         self._settle()
         self._evacuate()
+        write_marker(self._report.inodes)  # the root has its mode only at the end, which may be read-only
         self._build(self._root_fd, self._tree.root)
 
     def _check_cancelled(self) -> None:
@@ -325,7 +360,7 @@ class _Commit:
 
     def _set_xattrs_at(self, path: bytes | str, entry: Entry, *, follow: bool) -> None:
         for name, value in entry.xattrs:
-            if is_kept(name, value, entry.type):
+            if name != _MARKER and is_kept(name, value, entry.type):
                 try:
                     os.setxattr(path, name, value, follow_symlinks=follow)
                 except OSError as error:

@@ -8,13 +8,21 @@ import fcntl
 import os
 import secrets
 import stat
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fastpull.errors import OutputError, OutputExists
+from fastpull.errors import OutputExists
 from fastpull.sinks.destination import Destination, lock_staging
+from fastpull.sinks.marker import write_marker
 from fastpull.sinks.paths import raise_errno
-from fastpull.sinks.staging import output_errors
+from fastpull.sinks.replace import check_file, look
+from fastpull.sinks.staging import AFTER_A_RACE, output_errors
+from fastpull.sinks.walk import OutputPlace
 from fastpull.tarstage import exchange
 from fastpull.writing import flush
+
+if TYPE_CHECKING:
+    from fastpull.sinks.marker import Label, Marker
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNNAMED = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
@@ -30,8 +38,8 @@ class FileStaging:
         force: replace what is there.
 
     Attributes:
-        destination: without symbolic links.
-        spool_folder: where spools are.
+        destination: without symbolic links, once it was created.
+        spool_folder: where spools are; likewise.
         fd: of the file, to be read and written; -1 before `create` and after `publish` or `remove`.
         parent_fd: of the directory that it is in; likewise.
     """
@@ -39,24 +47,35 @@ class FileStaging:
     is_file = True
 
     def __init__(self, destination: str | os.PathLike[str], force: bool) -> None:
-        self._place = Destination(destination)
-        self.destination, self.shown = self._place.path, self._place.shown
-        self.spool_folder = self._place.parent
+        self._named = Destination(destination)
+        self.destination, self.shown = self._named.path, self._named.shown
+        self.spool_folder = self._named.parent
         self._force = force
+        self._keep_out: Sequence[str] = ()
+        self._place = OutputPlace(-1, b"", b"")
         self.fd = self.parent_fd = -1
         self._staged = b""
 
-    def create(self) -> None:
+    def read_marker(self) -> Marker | None:
+        """The marker of what is to stay; None if there is none that can be believed, or it is to be replaced."""
+        return None if self._force else self._named.read_marker(stat.S_ISREG)
+
+    def create(self, keep_out: Sequence[str] = ()) -> None:
         """Makes the file, and removes those that killed pulls to the same destination have left.
+
+        Args:
+            keep_out: directories that the destination is not to be in.
 
         Raises:
             OutputExists: the destination is in use and is not to be replaced.
             OutputError: there is no place for it.
         """
         with output_errors(self.destination):
-            self.parent_fd = self._place.open_parent()
-            self._check_destination()
-            self._place.remove_stale(self.parent_fd)
+            self._keep_out, self._place = keep_out, self._named.open()
+            self.parent_fd, self.destination = self._place.folder_fd, self._place.path
+            self.spool_folder = self._named.parent
+            check_file(look(self._place, keep_out), force=self._force, shown=self.shown)
+            self._named.remove_stale(self.parent_fd)
             while not self._make():
                 pass
 
@@ -67,7 +86,7 @@ class FileStaging:
             OutputError: the system refuses.
         """
         with output_errors(self.destination):
-            return open_spool(self.spool_folder)
+            return open_spool(f"/proc/self/fd/{self.parent_fd}")
 
     def become(self, path: str, fd: int) -> bool:
         """Puts another name of a file of the same filesystem in the place of the staged one; whether that is possible.
@@ -80,7 +99,7 @@ class FileStaging:
         """
         with contextlib.suppress(OSError):  # a filesystem without locks: nobody there takes anything for stale
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        linked = self._place.staging_name()
+        linked = self._named.staging_name()
         try:
             os.link(path, linked, dst_dir_fd=self.parent_fd)
         except OSError as error:
@@ -91,22 +110,24 @@ class FileStaging:
         os.dup2(fd, self.fd, inheritable=False)
         return True
 
-    def publish(self, sync: bool) -> None:
+    def publish(self, sync: bool, label: Label | None = None) -> None:
         """Gives the file its name; what had the name before is gone. The file is closed.
 
         Args:
             sync: wait until all of it is on the disk, before and after.
+            label: for its marker; without one it gets none.
 
         Raises:
             OutputExists: something has taken the name meanwhile.
             OutputError: the system refuses.
         """
         with output_errors(self.destination):
+            flush(self.fd)
+            write_marker(self.fd, label, synced=sync)
             if sync:
                 os.fsync(self.fd)
-            flush(self.fd)
             if not self._has_its_name():
-                self._rename(keep=sync)
+                self._rename()
                 if sync:
                     self._sync_name()
         self.remove()
@@ -124,20 +145,8 @@ class FileStaging:
                     os.close(fd)
             self.fd = self.parent_fd = -1
 
-    def _check_destination(self) -> None:
-        try:
-            state = os.lstat(self.destination)
-        except FileNotFoundError:
-            return
-        if stat.S_ISDIR(state.st_mode):
-            raise OutputError(self.shown, "a directory is there, choose another name or remove it", errno.EISDIR)
-        if not stat.S_ISREG(state.st_mode):
-            raise OutputError(self.shown, "what is there is not a regular file, choose another name", errno.EEXIST)
-        if not self._force:
-            raise OutputExists(self.shown, "file exists", errno.EEXIST)
-
     def _make(self) -> bool:
-        name = self._place.staging_name()
+        name = self._named.staging_name()
         fd = os.open(name, _NEW, 0o666, dir_fd=self.parent_fd)
         if not lock_staging(fd):
             os.close(fd)
@@ -168,8 +177,8 @@ class FileStaging:
         else:
             os.unlink(self._place.name, dir_fd=self.parent_fd)
 
-    def _rename(self, *, keep: bool) -> None:
-        """Gives the file its name; with ``keep`` what had it before gets the private one, where the system can."""
+    def _rename(self) -> None:
+        """Gives the file its name; what had it before gets the private one, where the system can swap them."""
         if not self._force:
             try:
                 # unlike a rename it fails where something is; if we die before the second name goes, the next pull
@@ -184,13 +193,22 @@ class FileStaging:
                     raise self._taken() from error
             else:
                 return  # and `remove` takes the first name away
-        elif keep and exchange(self.parent_fd, self._staged, self.parent_fd, self._place.name) == 0:
-            return  # likewise
+        else:
+            # much may have happened since `create`, and until the names are swapped
+            check_file(look(self._place, self._keep_out), force=True, shown=self.shown)
+            if self._swap():
+                if not stat.S_ISREG(os.stat(self._staged, dir_fd=self.parent_fd, follow_symlinks=False).st_mode):
+                    self._swap()
+                    raise self._taken()
+                return  # likewise
         os.rename(self._staged, self._place.name, src_dir_fd=self.parent_fd, dst_dir_fd=self.parent_fd)
         self._staged = b""
 
+    def _swap(self) -> bool:
+        return exchange(self.parent_fd, self._staged, self.parent_fd, self._place.name) == 0
+
     def _taken(self) -> OutputExists:
-        return OutputExists(self.shown, "something else has just been made there", errno.EEXIST)
+        return OutputExists(self.shown, "something else has just been made there", errno.EEXIST, AFTER_A_RACE)
 
 
 def open_spool(folder: str | bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastpull.errors import InvalidSetting
 from fastpull.runtimes.base import Dialect, Frame
@@ -12,6 +12,7 @@ from fastpull.runtimes.choose import frame_of
 from fastpull.sinks.base import Resources, Sink, SinkReport
 from fastpull.sinks.directory import Directory
 from fastpull.sinks.filestaging import FileStaging
+from fastpull.sinks.marker import Label, write_marker
 from fastpull.sinks.squashfs.sink import Squashfs
 from fastpull.sinks.staging import Staging, output_errors
 from fastpull.writing import pwrite_all
@@ -19,6 +20,7 @@ from fastpull.writing import pwrite_all
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
     from fastpull.sinks.base import LayerWriter
+    from fastpull.sinks.marker import Marker, OutputIdentity
     from fastpull.tarstage import EntryTable
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,17 +74,30 @@ class Enclosed:
         self.path = sink.path
         self._template = sink
         self._inner: Directory | None = None
-        self._staging = Staging(sink.path, sink.force)
+        self._staging = Staging(sink.path, sink.rules)
+        self._identity: OutputIdentity | None = None
         self._files: Mapping[str, bytes] = {}
         self._sync = False
 
     def __repr__(self) -> str:
         return f"<Enclosed {self.path!r}>"
 
+    def recipe_facts(self) -> dict[str, Any]:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return self._template.recipe_facts()
+
+    def read_marker(self) -> Marker | None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return self._staging.read_marker()
+
+    def set_identity(self, identity: OutputIdentity) -> None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        self._identity = identity
+
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._sync = resources.sync
-        self._staging.create()
+        self._staging.create(resources.keep_out)
         # the path of a descriptor is the staging's, whatever its name
         self._inner = self._template.at(f"/proc/self/fd/{self._staging.root_fd}/{ROOTFS}")
         self._inner.begin(resources)
@@ -110,6 +125,7 @@ class Enclosed:
                     pwrite_all(fd, 0, [content])
                 finally:
                     os.close(fd)
+            write_marker(self._staging.root_fd, Label.of(self._identity, report.inodes), synced=self._sync)
             os.fchmod(self._staging.root_fd, 0o755)
         left = self._staging.publish(self._sync)
         if left is not None:
@@ -152,17 +168,35 @@ class Paired:
         stem = os.path.splitext(sink.path)[0]
         self._stagings = {ending: FileStaging(stem + ending, sink.force) for ending in endings}
         self._files: Mapping[str, bytes] = {}
+        self._identity: OutputIdentity | None = None
         self._sync = False
 
     def __repr__(self) -> str:
         return f"<Paired {self.path!r}>"
+
+    def recipe_facts(self) -> dict[str, Any]:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return self._sink.recipe_facts()
+
+    def read_marker(self) -> Marker | None:
+        """See `fastpull.sinks.base.MarkedSink`: the image's, if the other files have it as well."""
+        marker = self._sink.read_marker()
+        if marker is None:
+            return None
+        others = [staging.read_marker() for staging in self._stagings.values()]
+        return marker if all(other is not None and other.identity == marker.identity for other in others) else None
+
+    def set_identity(self, identity: OutputIdentity) -> None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        self._identity = identity
+        self._sink.set_identity(identity)
 
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._sync = resources.sync
         self._sink.begin(resources)
         for staging in self._stagings.values():
-            staging.create()
+            staging.create(resources.keep_out)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
@@ -183,7 +217,7 @@ class Paired:
                 pwrite_all(staging.fd, 0, [self._files[ending]])
         report = self._sink.commit(tree, created)
         for staging in self._stagings.values():
-            staging.publish(self._sync)
+            staging.publish(self._sync, Label.of(self._identity, report.inodes))
         return report
 
     def cancel(self) -> None:

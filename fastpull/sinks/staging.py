@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from fastpull.errors import FastpullError, OutputError, OutputExists, from_os_error, printable
+from fastpull.errors import FastpullError, OutputError, OutputExists, from_os_error
 from fastpull.sinks.destination import Destination, lock_staging
 from fastpull.sinks.paths import FOLDER, raise_errno
+from fastpull.sinks.replace import FileKind, ReplaceRules, check_directory, held, look
+from fastpull.sinks.walk import OutputPlace
 from fastpull.tarstage import exchange, remove_tree, sync_filesystem
 
+if TYPE_CHECKING:
+    from fastpull.sinks.marker import Marker
+    from fastpull.sinks.protected import Inode
+
+AFTER_A_RACE = "Choose another, or look at what it is and try again"
 _ROOT = b"root"
 _OLD = b"old"
 _ACLS = ("system.posix_acl_default", "system.posix_acl_access")
@@ -33,32 +41,44 @@ class Staging:
     """A directory ``.NAME.fastpull-…`` that no other user can enter, locked as long as its process lives.
 
     Args:
-        destination: what it will become; nothing, an empty directory, or with ``force`` anything.
-        force: replace what is there.
+        destination: what it will become.
+        rules: what it may replace; nothing and an empty directory, it always may.
 
     Attributes:
+        destination: without symbolic links, once it was created.
+        shown: as it was given, for messages.
         root_fd: the directory that will be published.
         spool_fd: a directory for what has no place yet.
     """
 
-    def __init__(self, destination: str | os.PathLike[str], force: bool) -> None:
-        self._place = Destination(destination)
-        self.destination, self.shown = self._place.path, self._place.shown
-        self._force = force
+    def __init__(self, destination: str | os.PathLike[str], rules: ReplaceRules) -> None:
+        self._named = Destination(destination)
+        self.destination, self.shown = self._named.path, self._named.shown
+        self._rules = rules
+        self._keep_out: Sequence[str] = ()
+        self._place = OutputPlace(-1, b"", b"")
         self._parent_fd = self._fd = self.root_fd = self.spool_fd = -1
         self._staged = b""
 
-    def create(self) -> None:
+    def read_marker(self) -> Marker | None:
+        """The marker of what is to stay; None if there is none that can be believed, or it is to be replaced."""
+        return None if self._rules.force else self._named.read_marker(stat.S_ISDIR)
+
+    def create(self, keep_out: Sequence[str] = ()) -> None:
         """Makes the directory, and removes those that killed pulls to the same destination have left.
+
+        Args:
+            keep_out: directories that the destination neither replaces nor contains nor is in.
 
         Raises:
             OutputExists: the destination is in use and is not to be replaced.
             OutputError: there is no place for it.
         """
         with output_errors(self.destination):
-            self._parent_fd = self._place.open_parent()
-            self._check_destination()
-            self._place.remove_stale(self._parent_fd)
+            self._keep_out, self._place = keep_out, self._named.open()
+            self._parent_fd, self.destination = self._place.folder_fd, self._place.path
+            check_directory(look(self._place, keep_out), self._rules, self.shown)
+            self._named.remove_stale(self._parent_fd)
             while not self._make():
                 pass
             for name in (_ROOT, b"spool"):
@@ -101,30 +121,15 @@ class Staging:
             if self._staged:
                 staged, self._staged = self._staged, b""
                 with output_errors(self.destination):
-                    raise_errno(remove_tree(self._parent_fd, staged), os.path.join(self._place.parent, staged))
+                    raise_errno(remove_tree(self._parent_fd, staged), os.path.join(self._named.parent, staged))
         finally:
             for fd in (self._fd, self._parent_fd):
                 if fd >= 0:
                     os.close(fd)
             self._fd = self._parent_fd = -1
 
-    def _check_destination(self) -> None:
-        if os.path.isdir(self.destination):
-            if os.path.ismount(self.destination):
-                raise OutputError(self.shown, "a mount point cannot be replaced, choose a directory in it", errno.EBUSY)
-            if os.path.join(os.getcwdb(), b"").startswith(os.path.join(self.destination, b"")):
-                raise OutputError(self.shown, "the current directory cannot be replaced, choose one in it", errno.EBUSY)
-            for point in mount_points():
-                if point.startswith(self.destination + b"/"):
-                    reason = f"{printable(point)} is mounted in it, unmount that first"
-                    raise OutputError(self.shown, reason, errno.EBUSY)
-            if not self._force and os.listdir(self.destination):
-                raise OutputExists(self.shown, "directory not empty", errno.ENOTEMPTY)
-        elif os.path.lexists(self.destination) and not self._force:
-            raise OutputExists(self.shown, "file exists", errno.EEXIST)
-
     def _make(self) -> bool:
-        name = self._place.staging_name()
+        name = self._named.staging_name()
         os.mkdir(name, 0o700, dir_fd=self._parent_fd)
         fd = os.open(name, FOLDER, dir_fd=self._parent_fd)
         if not lock_staging(fd):
@@ -140,24 +145,48 @@ class Staging:
         return True
 
     def _rename(self) -> None:
-        if not self._force:
+        if not self._rules.force:
             try:
                 os.rename(_ROOT, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise OutputExists(self.shown, "something else has just been made there", error.errno) from error
+                    raise self._taken(error.errno) from error
                 raise
             return
-        error_number = exchange(self._fd, _ROOT, self._parent_fd, self._place.name)
+        with held(self._place) as old:
+            check_directory(look(self._place, self._keep_out), self._rules, self.shown)  # it may be another by now
+            self._swap(old)
+
+    def _swap(self, old: Inode | None) -> None:
+        """Gives the root its name; what had it gets into the staging.
+
+        That has to be what was looked at, or what another pull has just made.
+        """
+        name = self._place.name
+        error_number = exchange(self._fd, _ROOT, self._parent_fd, name)
         if error_number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
             # no atomic swap here: for a moment there is nothing, and after a crash the old one is in the staging
             with contextlib.suppress(FileNotFoundError):
-                os.rename(self._place.name, _OLD, src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
+                os.rename(name, _OLD, src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
+                if not self._may_go(_OLD, old):
+                    os.rename(_OLD, name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
+                    raise self._taken(errno.EEXIST)
             error_number = errno.ENOENT
         if error_number == errno.ENOENT:  # there is nothing to swap with
-            os.rename(_ROOT, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
-        else:
-            raise_errno(error_number, self.destination)
+            os.rename(_ROOT, name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
+            return
+        raise_errno(error_number, self.destination)
+        if not self._may_go(_ROOT, old):
+            raise_errno(exchange(self._fd, _ROOT, self._parent_fd, name), self.destination)
+            raise self._taken(errno.EEXIST)
+
+    def _may_go(self, name: bytes, old: Inode | None) -> bool:
+        path = os.path.join(self._named.parent, self._staged, name)
+        found = look(OutputPlace(self._fd, name, path))
+        return found.kind is FileKind.DIRECTORY and (found.inode == old or found.is_rootfs)
+
+    def _taken(self, number: int) -> OutputExists:
+        return OutputExists(self.shown, "something else has just been made there", number, AFTER_A_RACE)
 
     def _sync_name(self) -> None:
         """Waits until the name is on the disk; where that cannot be had, what had it before gets it back."""
@@ -175,10 +204,3 @@ class Staging:
 
     def _open_folder(self, name: bytes) -> int:
         return os.open(name, FOLDER, dir_fd=self._fd)
-
-
-def mount_points() -> list[bytes]:
-    """Where filesystems are mounted, as this process sees it."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        fields = [line.split(b" ", 5)[4] for line in file]
-    return [re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field) for field in fields]

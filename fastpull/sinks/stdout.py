@@ -8,10 +8,15 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidSetting, OutputError
 from fastpull.sinks.filestaging import open_spool
 from fastpull.sinks.staging import output_errors
+
+if TYPE_CHECKING:
+    from fastpull.sinks.marker import Label
 
 _STDOUT = 1
 
@@ -37,7 +42,10 @@ class StandardOutput:
         self.spool_folder = os.fsencode(tempfile.gettempdir())
         self.fd = -1
 
-    def create(self) -> None:
+    def read_marker(self) -> None:
+        """Nothing is there before."""
+
+    def create(self, _keep_out: Sequence[str] = ()) -> None:
         """Opens it.
 
         Raises:
@@ -62,7 +70,7 @@ class StandardOutput:
         with output_errors(self.spool_folder):
             return open_spool(self.spool_folder)
 
-    def publish(self, sync: bool) -> None:
+    def publish(self, sync: bool, _label: Label | None = None) -> None:
         """Closes it.
 
         Args:

@@ -1,4 +1,4 @@
-"""The tar sink: the merged image as one pax archive.
+"""The tar sink: the merged image as one pax archive, plain or compressed.
 
 While layers stream, the payload of each goes to a spool of its own, a file without a name. `commit` walks the tree, and
 writes headers and payloads from the front to the end. The archive is a function of the image alone.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.layers.archive import END, header_of, padding_of
@@ -18,6 +19,8 @@ from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.destination import free_space
 from fastpull.sinks.filestaging import FileStaging
+from fastpull.sinks.marker import Label
+from fastpull.sinks.packed import PackedStream, packer_of
 from fastpull.sinks.staging import output_errors
 from fastpull.sinks.stdout import StandardOutput
 from fastpull.sinks.stream import Stream
@@ -26,6 +29,7 @@ from fastpull.tasks import Aborted
 from fastpull.trace import Stage
 
 if TYPE_CHECKING:
+    from fastpull.sinks.marker import Marker, OutputIdentity
     from fastpull.tarstage import EntryTable, Spans
 
 
@@ -37,8 +41,9 @@ class Tar:
 
     Args:
         path: of the file; ``-`` is standard output, which is written once everything is verified.
-        force: replace what is there.
+        force: replace a file that is there.
         mtime: for all entries, in place of their own, in seconds since the epoch.
+        compression: ``gzip[:1-9]`` or ``zstd[:1-22]``, by default levels 6 and 3; none if not given.
 
     Raises:
         InvalidSetting: from the constructor, if the path cannot be that of a file, or standard output is a terminal.
@@ -48,12 +53,23 @@ class Tar:
     Spec: POSIX.1-2017 pax, ustar Interchange Format and pax Extended Header; extended attributes as in star(5).
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, force: bool = False, mtime: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        force: bool = False,
+        mtime: int | None = None,
+        compression: str | None = None,
+    ) -> None:
         self.path = os.fspath(path)
+        if compression is not None:
+            packer_of(compression)
         if self.path.endswith("/"):
             raise InvalidSetting(self.path, "a tar is a file, its name cannot end in '/'")
         self._staging = StandardOutput() if self.path == "-" else FileStaging(path, force)
         self._mtime = mtime
+        self._compression = compression
+        self._identity: OutputIdentity | None = None
         self._layers: dict[int, _LayerPayload] = {}
         self._cancelled = threading.Event()
         self._resources = Resources()
@@ -61,11 +77,23 @@ class Tar:
     def __repr__(self) -> str:
         return f"<Tar {self.path!r}>"
 
+    def recipe_facts(self) -> dict[str, Any]:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return {"format": "tar", "mtime": self._mtime, "compression": self._compression}
+
+    def read_marker(self) -> Marker | None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return self._staging.read_marker()
+
+    def set_identity(self, identity: OutputIdentity) -> None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        self._identity = identity
+
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._resources = resources
         self._cancelled.clear()
-        self._staging.create()
+        self._staging.create(resources.keep_out)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
@@ -84,12 +112,26 @@ class Tar:
         report = SinkReport(self.path)
         part = self._resources.meter.image
         with output_errors(self._staging.destination), part.at(Stage.COMMIT):
-            stream = Stream(self._staging.fd, self._check_cancelled, skip_holes=self._staging.is_file)
-            _Archive(stream, tree, self._layers, self._mtime, report).write()
+            fingerprint = self._write(tree, report)
         self._discard_layers()
         with part.at(Stage.PUBLISH):
-            self._staging.publish(self._resources.sync)
+            self._staging.publish(self._resources.sync, Label.of(self._identity, report.inodes, fingerprint))
         return report
+
+    def _write(self, tree: Tree, report: SinkReport) -> str:
+        """Writes the archive; returns its fingerprint, where that is known without reading it again."""
+        is_plain = self._compression is None
+        stream = Stream(self._staging.fd, self._check_cancelled, skip_holes=is_plain and self._staging.is_file)
+        if self._compression is None:
+            _Archive(stream, tree, self._layers, self._mtime, report).write()
+            return ""
+        pool = ThreadPoolExecutor(self._resources.workers, "fastpull-compress")
+        try:
+            packed = PackedStream(stream, packer_of(self._compression), pool, self._resources.memory)
+            _Archive(packed, tree, self._layers, self._mtime, report).write()
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return packed.fingerprint
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
@@ -144,7 +186,12 @@ class _Archive:
     """Writes the archive of a tree."""
 
     def __init__(
-        self, stream: Stream, tree: Tree, layers: dict[int, _LayerPayload], mtime: int | None, report: SinkReport
+        self,
+        stream: Stream | PackedStream,
+        tree: Tree,
+        layers: dict[int, _LayerPayload],
+        mtime: int | None,
+        report: SinkReport,
     ) -> None:
         self._stream = stream
         self._tree = tree

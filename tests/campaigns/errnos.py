@@ -14,7 +14,7 @@ from pathlib import Path
 import fastpull
 from tests.campaigns.calls import Call, calls_on, hit, pick, recording
 from tests.campaigns.campaign import Campaign, Missed
-from tests.campaigns.subject import FORMS, Subject
+from tests.campaigns.subject import FORMS, Subject, is_old, make_old
 from tests.support.processes import Ended, run
 from tests.support.registry import FaultyRegistry
 
@@ -68,7 +68,7 @@ class Errnos(Campaign):
             return
         old = choose.random() < 0.5
         if old:
-            output.write_text("old")
+            make_old(output)
         if how == "size":
             limit = int(2 ** choose.uniform(7, 22))
             ended = await run("pull", self._subject.reference, "-o", output, "--force", *_sync(choose),
@@ -77,7 +77,7 @@ class Errnos(Campaign):
         else:
             ended, what, codes = await self._one_call(choose, folder, form, warm)
             how = what.partition("(")[0].split()[-1]
-        self._judge(ended, what, output, codes, b"old" if old else None)
+        self._judge(ended, what, output, codes, old=old)
         self.report.counts[f"{how}: {'done all the same' if ended.code == 0 else f'exit code {ended.code}'}"] += 1
         await self._subject.recover(output, cache)
 
@@ -124,14 +124,14 @@ class Errnos(Campaign):
         try:
             ended = await run("pull", self._subject.reference, "-o", output, *_sync(choose), cache=str(cache))
             codes = {_CACHE} if not output_on_it else {_OUTPUT} if not cache_on_it else {_CACHE, _OUTPUT}
-            self._judge(ended, f"a disk of {size} bytes, {cache_on_it=}, {output_on_it=}", output, codes, None)
+            self._judge(ended, f"a disk of {size} bytes, {cache_on_it=}, {output_on_it=}", output, codes, old=False)
             self.report.counts[f"disk: {'it was large enough' if ended.code == 0 else f'exit code {ended.code}'}"] += 1
             await asyncio.to_thread(subprocess.check_call, ["mount", "-o", "remount,size=64m", disk])
             await self._subject.recover(output, cache)
         finally:
             await asyncio.to_thread(subprocess.check_call, ["umount", disk])
 
-    def _judge(self, ended: Ended, what: str, output: Path, codes: set[int], old: bytes | None) -> None:
+    def _judge(self, ended: Ended, what: str, output: Path, codes: set[int], *, old: bool) -> None:
         where = f"after {what}: exit code {ended.code}, {ended.err}"
         assert "Traceback" not in ended.err, f"a traceback {where}"
         if ended.code == 0:
@@ -139,10 +139,10 @@ class Errnos(Campaign):
             return
         assert ended.code in codes, f"not exit code {codes} {where}"
         assert re.search(r"^fastpull: error: (cache|output): [^:]+.*: \S+", ended.err, re.MULTILINE), f"unclear {where}"
-        if old is None:
-            assert not os.path.lexists(output), f"published {where}"
+        if old:
+            assert is_old(output), f"the old output is gone {where}"
         else:
-            assert output.read_bytes() == old, f"the old output is gone {where}"
+            assert not os.path.lexists(output), f"published {where}"
 
 
 def _sync(choose: random.Random) -> tuple[str, ...]:

@@ -19,6 +19,26 @@ _NAME, _TAG = "test/image", "v1"
 FORMS = {"dir": "out", "squashfs": "out.sqsh"}
 
 
+_OLD = b"old"
+_ROOTFS = ("bin", "etc", "usr")
+
+
+def make_old(output: Path) -> None:
+    """Puts something at an output that ``--force`` replaces: a file, or a root filesystem."""
+    if output.name == FORMS["squashfs"]:
+        output.write_bytes(_OLD)
+        return
+    for name in _ROOTFS:
+        (output / name).mkdir(parents=True)
+
+
+def is_old(output: Path) -> bool:
+    """Whether what `make_old` has made is still there."""
+    if output.is_dir():
+        return sorted(os.listdir(output)) == sorted(_ROOTFS)
+    return output.is_file() and output.read_bytes() == _OLD
+
+
 class Subject:
     """The demonstration's image in a registry, and what a calm pull makes of it.
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,8 +162,10 @@ async def test_pull_prints_the_digest_and_tells_the_rest_on_stderr(
     assert f"{reference}: {ended.out.strip()} linux/amd64, 2 layers" in ended.err
     assert re.search(rf"{tmp_path}/out: 3 inodes, .* in \d+\.\d s", ended.err)
     assert names(tmp_path / "out") == {"a", "b"}
-    again = await run("pull", reference, "-o", tmp_path / "out", cache=settings.cache)
+    other = publish(registry, [file("other")], tag="v2")
+    again = await run("pull", other, "-o", tmp_path / "out", cache=settings.cache)
     assert again.code == 31
+    assert f"another image ({ended.out.strip()}) is there" in again.err
     assert "--force" in again.err
     forced = await run("pull", "-q", reference, "-o", tmp_path / "out", "--force", cache=settings.cache)
     assert (forced.code, forced.out, forced.err) == (0, ended.out, "")
@@ -271,8 +274,8 @@ async def test_pull_writes_a_tar(registry: FaultyRegistry, settings: Settings, t
     with tarfile.open(out) as opened:
         assert opened.getnames() == ["a", "b"]
     content = out.read_bytes()
-    again = await run("pull", reference, "-o", out, cache=settings.cache)
-    assert (again.code, "--force" in again.err) == (31, True)
+    again = await run("pull", reference, "-o", out, "--mtime", "1", cache=settings.cache)
+    assert (again.code, "this image, made in another way, is there" in again.err) == (31, True)
     forced = await run("pull", reference, "-o", out, "--force", cache=settings.cache)
     assert (forced.code, out.read_bytes() == content) == (0, True)
     named = await run("pull", reference, "-o", tmp_path / "other", "--format", "tar", cache=settings.cache)
@@ -364,6 +367,28 @@ def test_a_terminal_gets_a_line_per_layer(tmp_path: Path) -> None:
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
     assert re.search(r"[0-9a-f]{12} .*/.*MiB", text), "digest, bar and sizes"
     assert "all as they should be" in text
+
+
+def test_the_demo_removes_the_first_tree_outside_the_second_pull(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, pull = [], fastpull.Client.pull
+
+    async def look_and_pull(client: fastpull.Client, *args: Any, **options: Any) -> fastpull.PullReport:
+        found.append((tmp_path / "out").exists())
+        return await pull(client, *args, **options)
+
+    monkeypatch.setattr(fastpull.Client, "pull", look_and_pull)
+    assert main(["demo", "-q", "--size", "1", "-o", str(tmp_path / "out")]) == 0
+    assert found == [False, False]
+    assert (tmp_path / "out").is_dir()
+
+
+def test_the_demo_leaves_alone_what_it_has_not_made(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").touch()
+    assert main(["demo", "-q", "--size", "1", "-o", str(tmp_path / "out")]) == 31
+    assert names(tmp_path / "out") == {"mine"}
 
 
 # --- warm, inspect, cache

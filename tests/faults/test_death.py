@@ -171,7 +171,8 @@ async def test_an_interrupted_force_leaves_the_old_output(
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/old").write_text("old")
-    process = await start("pull", image(registry), "-o", tmp_path / "out", "--force", cache=settings.cache)
+    arguments = ("-o", f"{tmp_path}/out/", "--force", "--replace-foreign")
+    process = await start("pull", image(registry), *arguments, cache=settings.cache)
     await until(registry, SIZE // 2)
     await kill(process, signal.SIGINT)
     assert names(tmp_path / "out") == {"old"}

@@ -16,7 +16,7 @@ import pytest
 import fastpull
 from fastpull.config import Settings
 from fastpull.errors import CacheError, OutputError
-from fastpull.sinks import staging
+from fastpull.sinks import protected
 from tests.support.layers import device, file, publish, stored
 from tests.support.peers import unsquash
 from tests.support.processes import end, kill, run, start
@@ -270,7 +270,7 @@ def precious(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "out/mnt").mkdir(parents=True)
     subprocess.run(["mount", "--bind", where, tmp_path / "out/mnt"], check=True)
     yield where
-    for point in staging.mount_points():
+    for point in protected.mount_points():
         if point.startswith(os.fsencode(tmp_path)):
             subprocess.run(["umount", point], check=True)
 
@@ -279,13 +279,14 @@ def precious(tmp_path: Path) -> Iterator[Path]:
 async def test_what_is_mounted_in_an_old_output_is_never_removed(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reference, output = publish(registry, [file("new")]), fastpull.Directory(tmp_path / "out", force=True)
+    reference = publish(registry, [file("new")])
+    output = fastpull.Directory(tmp_path / "out", force=True, replace_foreign=True)
     async with fastpull.Client(settings) as client:
         with pytest.raises(OutputError, match="out/mnt is mounted in it"):
             await client.pull(reference, output)
         assert names(tmp_path / "out") == {"mnt", "mnt/file"}
         with monkeypatch.context() as patched:
-            patched.setattr(staging, "mount_points", list)  # as if it came to be meanwhile
+            patched.setattr(protected, "mount_points", list)  # as if it came to be meanwhile
             report = await client.pull(reference, output)
     assert names(tmp_path / "out") == {"new"}
     assert "could not be removed" in report.output.warnings[0]

@@ -118,14 +118,18 @@ async def test_an_interrupted_command_counts(registry: FaultyRegistry, settings:
 
 
 @pytest.mark.parametrize("place", ["missing/a.prom", "file/a.prom"])
-async def test_metrics_that_cannot_be_written_are_a_warning(
+async def test_metrics_that_cannot_be_written_are_an_error_of_the_command_line_and_a_warning_of_a_site(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "file").touch()
-    ended = await run("warm", publish(registry, [file("a")]), "--metrics", tmp_path / place, cache=settings.cache)
+    reference = publish(registry, [file("a")])
+    named = await run("warm", reference, "--metrics", tmp_path / place, cache=settings.cache)
+    assert (named.code, registry.asked) == (31, []), "what the command line names is looked at before the work"
+    assert "fastpull: error: output: " in named.err
+    ended = await run("warm", reference, cache=settings.cache, FASTPULL_METRICS=str(tmp_path / place))
     assert ended.code == 0
-    assert "warning: no metrics: output: " in ended.err
-    assert place in ended.err
+    assert ended.err.count("warning: no metrics: output: ") == 1
+    assert os.path.dirname(place) in ended.err
 
 
 @pytest.mark.parametrize(

@@ -632,7 +632,7 @@ async def test_a_used_destination_is_refused_before_anything_is_fetched(
     with pytest.raises(OutputExists):
         await pull(reference, tmp_path / "out", settings)
     assert registry.asked == []
-    await pull(reference, tmp_path / "out", settings, force=True)
+    await pull(reference, tmp_path / "out", settings, force=True, replace_foreign=True)
     assert names(tmp_path / "out") == {"d"}
 
 

@@ -8,6 +8,8 @@ import os
 import stat
 from dataclasses import dataclass, replace
 
+from fastpull.sinks.marker import MARKER_NAME
+
 
 @dataclass(frozen=True)
 class Found:
@@ -25,7 +27,7 @@ class Found:
 
 
 def look(root: str | os.PathLike[str], *, directory_times: bool = False) -> dict[bytes, Found]:
-    """Everything below and including a directory, by path."""
+    """Everything below and including a directory, by path; but for fastpull's own marker on the directory itself."""
     base = os.fsencode(os.fspath(root))
     states: dict[bytes, os.stat_result] = {}
     for where, folders, names in os.walk(base):
@@ -36,7 +38,9 @@ def look(root: str | os.PathLike[str], *, directory_times: bool = False) -> dict
     for path, state in states.items():
         if not stat.S_ISDIR(state.st_mode):
             names_of.setdefault(state.st_ino, []).append(path)
-    return {path: _found(os.path.join(base, path), state, names_of, directory_times) for path, state in states.items()}
+    found = {path: _found(os.path.join(base, path), state, names_of, directory_times) for path, state in states.items()}
+    unmarked = tuple(xattr for xattr in found[b"."].xattrs if xattr[0] != MARKER_NAME)
+    return {**found, b".": replace(found[b"."], xattrs=unmarked)}
 
 
 def _found(path: bytes, state: os.stat_result, names_of: dict[int, list[bytes]], directory_times: bool) -> Found:

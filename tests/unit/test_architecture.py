@@ -40,6 +40,7 @@ ROOMS = [
     "dressing",
     "sharing",
     "engine",
+    "unchanged",
     "finish",
     "client",
     "importer",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import threading
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import pytest
 
+from fastpull import tarstage
 from fastpull.errors import OutputError, OutputExists
 from fastpull.layers.archive import archive
 from fastpull.layers.merge import merge
@@ -18,6 +21,7 @@ from fastpull.layers.scan import LayerScanner
 from fastpull.layers.tree import Tree
 from fastpull.oci.digest import Digest
 from fastpull.sinks import directory as directory_module
+from fastpull.sinks import staging as staging_module
 from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.directory import Directory
 from fastpull.sinks.ownership import OwnerName
@@ -36,11 +40,12 @@ def write(
     order: list[int] | None = None,
     chunk: int = 100_000,
     force: bool = False,
+    replace_foreign: bool = False,
     owner: OwnerName | None = None,
     again: tuple[int, ...] = (),
 ) -> SinkReport:
     """Streams layers into a directory sink, one after the other in ``order``; those in ``again`` twice."""
-    sink = Directory(destination, force=force, owner=owner)
+    sink = Directory(destination, force=force, replace_foreign=replace_foreign, owner=owner)
     try:
         sink.begin(Resources())
         indexes = {}
@@ -304,36 +309,85 @@ def test_an_empty_directory_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path / "out") == {"a"}
 
 
-@pytest.mark.parametrize("kind", ["file", "full"])
-def test_what_is_in_use_is_refused_before_anything_is_made(tmp_path: Path, kind: str) -> None:
+def test_a_directory_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    if kind == "file":
-        out.write_text("mine")
-    else:
-        out.mkdir()
-        (out / "mine").write_text("mine")
-    with pytest.raises(OutputExists, match="--force") as caught:
+    out.mkdir()
+    (out / "mine").write_text("mine")
+    with pytest.raises(OutputExists, match=r"1 entry \(mine\) .*--force together with --replace-foreign") as caught:
         write(out, [file("a")])
     assert caught.value.exit_code == 31
     assert leftovers(tmp_path) == []
-    assert names(out) == {"mine"} if kind == "full" else out.read_text() == "mine"
+    assert names(out) == {"mine"}
 
 
-@pytest.mark.parametrize("kind", ["file", "full", "nothing"])
+@pytest.mark.parametrize("kind", ["rootfs", "foreign", "nothing"])
 @pytest.mark.parametrize("can_exchange", [True, False])
-def test_force_replaces_whatever_is_there(
+def test_a_directory_is_replaced_where_the_user_allows_it(
     tmp_path: Path, kind: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
         monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
     out = tmp_path / "out"
-    if kind == "file":
-        out.write_text("old")
-    elif kind == "full":
-        (out / "old/deep").mkdir(parents=True)
-        os.chmod(out / "old", 0o500)
-    write(out, [file("new")], force=True)
+    if kind != "nothing":
+        for name in ("etc", "usr", "bin") if kind == "rootfs" else ("old",):
+            (out / name / "deep").mkdir(parents=True)
+            os.chmod(out / name, 0o500)
+    write(out, [file("new")], force=True, replace_foreign=kind == "foreign")
     assert names(out) == {"new"}
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("there", ["rootfs", "nothing"])
+@pytest.mark.parametrize("comes", ["foreign", "file", "fifo"])
+def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
+    tmp_path: Path, there: str, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_exchange:
+        monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
+    out = tmp_path / "out"
+    if there == "rootfs":
+        for name in ("etc", "usr", "bin"):
+            (out / name).mkdir(parents=True)
+    sink = Directory(out, force=True)
+    sink.begin(Resources())
+    if there == "rootfs":
+        out.rename(tmp_path / "aside")
+    if comes == "foreign":
+        (out / "mine").mkdir(parents=True)
+    else:
+        (os.mkfifo if comes == "fifo" else Path.touch)(out)
+    before = os.lstat(out)
+    with pytest.raises(OutputError):
+        sink.commit(merge([]))
+    sink.abort()
+    assert os.path.samestat(before, os.lstat(out))
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("comes", ["foreign", "another pull's"])
+def test_what_takes_the_place_in_the_last_moment_gets_it_back(
+    tmp_path: Path, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the last look at what is there, and before the names are swapped; but for another pull's output."""
+    out = tmp_path / "out"
+    exchange = tarstage.exchange
+
+    def swap_first(*names: Any) -> int:
+        if not (tmp_path / "aside").exists():
+            out.rename(tmp_path / "aside")
+            for name in ("mine",) if comes == "foreign" else ("etc", "usr", "bin"):
+                (out / name).mkdir(parents=True)
+        return exchange(*names) if can_exchange else errno.EINVAL
+
+    for name in ("etc", "usr", "bin"):
+        (out / name).mkdir(parents=True)
+    monkeypatch.setattr(staging_module, "exchange", swap_first)
+    expected = pytest.raises(OutputExists, match="just been made") if comes == "foreign" else contextlib.nullcontext()
+    with expected:
+        write(out, [file("new")], force=True)
+    assert names(out) == ({"mine"} if comes == "foreign" else {"new"})
     assert leftovers(tmp_path) == []
 
 
@@ -519,15 +573,13 @@ def test_a_folder_that_cannot_be_opened_to_be_written_back_is_a_typed_error(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("there", ["file", "folder", ""])
+@pytest.mark.parametrize("there", ["folder", ""])
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_a_name_that_cannot_be_made_durable_is_given_back(
     tmp_path: Path, there: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    if there == "file":
-        out.write_text("old")
-    elif there:
+    if there:
         (out / "old").mkdir(parents=True)
     if not can_exchange:
         monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
@@ -535,12 +587,11 @@ def test_a_name_that_cannot_be_made_durable_is_given_back(
     def fail(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    sink = Directory(out, force=bool(there))
+    sink = Directory(out, force=bool(there), replace_foreign=True)
     sink.begin(Resources(sync=True))
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OutputError, match="input/output error"):
         sink.commit(merge([]))
     sink.abort()
     assert os.listdir(tmp_path) == (["out"] if there else [])
-    assert there != "file" or out.read_text() == "old"
     assert there != "folder" or names(out) == {"old"}

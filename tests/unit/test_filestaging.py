@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fastpull import tarstage
 from fastpull.errors import OutputError, OutputExists
 from fastpull.sinks import filestaging
 from fastpull.sinks.base import Resources
@@ -135,6 +137,44 @@ def test_a_filesystem_without_links_will_do(tmp_path: Path, number: int, monkeyp
     refuse_links(number, monkeypatch)
     staged(tmp_path / "out").publish(sync=False)
     assert (tmp_path / "out").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("comes", ["directory", "fifo"])
+def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
+    tmp_path: Path, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_exchange:
+        monkeypatch.setattr(filestaging, "exchange", lambda *_: errno.EINVAL)
+    (tmp_path / "out").write_bytes(b"old")
+    staging = staged(tmp_path / "out", force=True)
+    (tmp_path / "out").unlink()
+    (os.mkdir if comes == "directory" else os.mkfifo)(tmp_path / "out")
+    with pytest.raises(OutputError, match="directory is there" if comes == "directory" else "not a regular file"):
+        staging.publish(sync=False)
+    staging.remove()
+    assert os.listdir(tmp_path) == ["out"]
+    assert not (tmp_path / "out").is_file()
+
+
+@pytest.mark.skipif("FASTPULL_NO_EXTENSIONS" in os.environ, reason="the Python reference cannot swap names")
+def test_what_takes_the_place_in_the_last_moment_gets_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = tarstage.exchange
+
+    def swap_first(*names: Any) -> int:
+        if (tmp_path / "out").is_file():
+            (tmp_path / "out").unlink()
+            os.mkfifo(tmp_path / "out")
+        return exchange(*names)
+
+    (tmp_path / "out").write_bytes(b"old")
+    monkeypatch.setattr(filestaging, "exchange", swap_first)
+    staging = staged(tmp_path / "out", force=True)
+    with pytest.raises(OutputExists, match="just been made"):
+        staging.publish(sync=False)
+    staging.remove()
+    assert (tmp_path / "out").is_fifo()
     assert os.listdir(tmp_path) == ["out"]
 
 

@@ -390,7 +390,8 @@ def test_a_full_disk_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_names_and_formats_choose_the_sink(tmp_path: Path) -> None:
     chosen = [sink_for(name) for name in ("a.tar", "-", "a.tar/", "a")]
-    assert [type(sink) for sink in chosen] == [Tar, Tar, Directory, Directory]
+    expected: list[type] = [Tar, Tar, Directory, Directory]
+    assert [type(sink) for sink in chosen] == expected
     assert isinstance(sink_for("a.tar", form="dir"), Directory)
     assert isinstance(sink_for("a", form="tar"), Tar)
 

@@ -74,15 +74,21 @@ class Recipe:
             source: of the image; what dialects add may name it.
         """
         return {
+            **self.tree_facts(),
+            "dialects": list(self.dialects),
+            "source": source if self.dialects else None,
+            "codecs": self.compressor.versions(),
+        }
+
+    def tree_facts(self) -> dict[str, Any]:
+        """The part of `facts` that does not change with the libraries, nor with what runtimes want."""
+        return {
             "compression": str(self.compressor),
             "block_size": self.block_size,
             "fragments": self.fragments,
             "mtime": self.mtime,
             "time": self.time,
-            "dialects": list(self.dialects),
-            "source": source if self.dialects else None,
             "writer": WRITER_VERSION,
-            "codecs": self.compressor.versions(),
         }
 
 

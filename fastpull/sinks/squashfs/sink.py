@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastpull.errors import OutputError, from_os_error
 from fastpull.sinks.base import Resources
 from fastpull.sinks.destination import free_space
 from fastpull.sinks.filestaging import FileStaging
+from fastpull.sinks.marker import Label
 from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
 from fastpull.sinks.squashfs.batches import BATCH, Buffers
 from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fastpull.cache.images import FinishedImage
     from fastpull.layers.index import LayerIndex
     from fastpull.layers.tree import Origin, Tree
+    from fastpull.sinks.marker import Marker, OutputIdentity
     from fastpull.tarstage import EntryTable
 
 _MAX_DEPTH = 64
@@ -91,6 +93,8 @@ class Squashfs:
         self._format = BlockFormat(recipe.compressor, recipe.block_size, recipe.fragments)
         self._hard_link = hard_link
         self._staging = FileStaging(path, force)
+        self._identity: OutputIdentity | None = None
+        self._inodes = 0
         self._resources = Resources()
         self._buffers = Buffers(BATCH + 2 * recipe.block_size)
         self._runs: dict[int, Run] = {}
@@ -103,6 +107,18 @@ class Squashfs:
     def __repr__(self) -> str:
         return f"<Squashfs {self.path!r} {self._format.compressor.name}>"
 
+    def recipe_facts(self) -> dict[str, Any]:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return {"format": "squashfs", **self.recipe.tree_facts()}
+
+    def read_marker(self) -> Marker | None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        return self._staging.read_marker()
+
+    def set_identity(self, identity: OutputIdentity) -> None:
+        """See `fastpull.sinks.base.MarkedSink`."""
+        self._identity = identity
+
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._resources = resources
@@ -110,7 +126,7 @@ class Squashfs:
         self._ranks.clear()
         self._cancelled.clear()
         self.on_run = _ignore
-        self._staging.create()
+        self._staging.create(resources.keep_out)
         self._pool = ThreadPoolExecutor(resources.workers, "fastpull-compress")
         self._crew = Crew(self._pool, resources.workers)
 
@@ -217,7 +233,9 @@ class Squashfs:
                 self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled, part
             )
             time = created if self.recipe.time is None else self.recipe.time
-            return assembly.write(time, self.recipe.mtime, SquashfsReport(self.path))
+            report = assembly.write(time, self.recipe.mtime, SquashfsReport(self.path))
+            self._inodes = report.inodes
+            return report
 
     def fingerprint(self) -> str:
         """The fingerprint of the file that `assemble` has made, see `file_fingerprint`."""
@@ -228,7 +246,7 @@ class Squashfs:
     def publish(self) -> None:
         """The second part of `commit`."""
         with output_errors(self._staging.destination), self._resources.meter.image.at(Stage.PUBLISH):
-            self._staging.publish(self._resources.sync)
+            self._staging.publish(self._resources.sync, Label.of(self._identity, self._inodes))
         self._end()
 
     def take(self, image: FinishedImage) -> SquashfsReport | None:
@@ -244,9 +262,12 @@ class Squashfs:
             way = transfer(image, self._staging, self._check_cancelled, hard_link=self._hard_link)
             if way is None:
                 return None
-            self._staging.publish(self._resources.sync)
+            report = SquashfsReport.of_finished(self.path, way, image.facts)
+            # another name of the cache's file has that file's own marker
+            label = None if way == "linked" else Label.of(self._identity, report.inodes, image.seal.fingerprint)
+            self._staging.publish(self._resources.sync, label)
         self._end()
-        return SquashfsReport.of_finished(self.path, way, image.facts)
+        return report
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
