@@ -161,6 +161,8 @@ class Client:
         except (NotFound, AccessDenied) as error:
             error.advice = ". ".join(filter(None, (error.advice, await in_thread(self._files, local_advice, source))))
             raise
+        for warning in image.warnings:
+            self._warn(source, warning)
         self._on_event(Resolved(image))
         return image
 

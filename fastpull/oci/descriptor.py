@@ -98,6 +98,8 @@ class Descriptor:
         return dict(self.annotations).get(name)
 
 
-def _platform(document: Document) -> Platform:
+def _platform(document: Document) -> Platform | None:
+    """The platform of an index's entry; None for one without operating system or architecture: its config decides."""
     os, architecture, variant = (document.text_or(name, "") for name in ("os", "architecture", "variant"))
-    return Platform.normalised(os, architecture, variant)
+    platform = Platform.normalised(os, architecture, variant)
+    return platform if platform.is_complete else None

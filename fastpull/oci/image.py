@@ -21,7 +21,7 @@ class ImageConfig:
     """What an image's config says of its platform, its layers and how to run it.
 
     Attributes:
-        platform: what the image runs on.
+        platform: what the image runs on; its parts are empty where the config leaves them out.
         diff_ids: digests of the uncompressed layers, from the base to the top.
         created: RFC 3339 time, or None.
         user, working_dir, env, entrypoint, cmd, labels: the execution parameters, as they came.
@@ -78,7 +78,7 @@ class ImageConfig:
         run = document.child("config") or Document({}, subject)
         return cls(
             Platform.normalised(
-                document.text_or("os", "linux"),
+                document.text_or("os", ""),
                 document.text_or("architecture", ""),
                 document.text_or("variant", ""),
             ),
@@ -116,7 +116,8 @@ class Image:
         source: the reference or layout it came from, as the user wrote it.
         digest: of the manifest.
         manifest: its content.
-        config: the image's config.
+        config: the image's config, with the platform that was asked for where it names none.
+        warnings: what the documents leave out and how it was read, a sentence each.
 
     Raises:
         MalformedDocument: manifest and config list different numbers of layers.
@@ -126,6 +127,7 @@ class Image:
     digest: Digest
     manifest: Manifest
     config: ImageConfig
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         layers, diff_ids = len(self.manifest.layers), len(self.config.diff_ids)

@@ -31,8 +31,8 @@ class Platform:
     """What an image runs on: ``os/architecture[/variant]``.
 
     Attributes:
-        os: for example ``linux``.
-        architecture: as Go names it: ``amd64``, ``arm64``; the kernel's names are translated.
+        os: for example ``linux``; empty where a document names none.
+        architecture: as Go names it: ``amd64``, ``arm64``; the kernel's names are translated. Empty likewise.
         variant: of the processor, such as ``v7``; None where none was named.
 
     Spec: image-spec image-index.md, platform.
@@ -70,6 +70,19 @@ class Platform:
     def of_host(cls) -> Self:
         """The platform that this process runs on."""
         return cls.normalised("linux", host_platform.machine())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether both operating system and architecture are named."""
+        return bool(self.os and self.architecture)
+
+    def completed(self, wanted: Platform) -> Platform:
+        """The same platform, with an empty operating system or architecture replaced by that of ``wanted``.
+
+        The variant comes with the architecture.
+        """
+        named = self if self.architecture else wanted
+        return Platform(self.os or wanted.os, named.architecture, named.variant)
 
     @property
     def canonical(self) -> Self:

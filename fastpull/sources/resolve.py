@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastpull.errors import DigestMismatch, MalformedDocument, NoMatchingPlatform, SizeMismatch, UnsupportedMediaType
@@ -60,7 +60,8 @@ async def resolve_image(source: str, top: Document, platform: Platform, fetch: F
     Args:
         source: of the image, for messages and for `Image.source`.
         top: what the reference names.
-        platform: that is wanted. A reference to a single manifest is taken as it is only if its config fits.
+        platform: that is wanted. A reference to a single manifest is taken as it is only if its config fits. A config
+            without operating system or architecture fits every one, with a warning in the image.
         fetch: gets the documents below.
 
     Raises:
@@ -90,10 +91,12 @@ async def _resolve(source: str, document: Document, platform: Platform, fetch: F
             raise MalformedDocument(source, f"more than {MAX_INDEX_DEPTH} indexes within each other")
         return await _resolve_index(source, manifest, platform, fetch, depth)
     config = await fetch(manifest.config)
-    image = Image(source, document.digest, manifest, ImageConfig.parse(config.body, f"config of {source}"))
-    if platform.rank(image.platform) is None:
-        raise NoMatchingPlatform(source, str(platform), (str(image.platform),))
-    return image
+    parsed = ImageConfig.parse(config.body, f"config of {source}")
+    completed = replace(parsed, platform=parsed.platform.completed(platform))
+    if platform.rank(completed.platform) is None:
+        raise NoMatchingPlatform(source, str(platform), (str(completed.platform),))
+    warnings = () if parsed.platform.is_complete else (f"the config names no platform, taken for {platform} as asked",)
+    return Image(source, document.digest, manifest, completed, warnings)
 
 
 async def _resolve_index(source: str, index: Index, platform: Platform, fetch: Fetch, depth: int) -> Image:

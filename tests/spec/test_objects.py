@@ -34,6 +34,7 @@ from fastpull.errors import (
 )
 from fastpull.layers.archive import archive
 from fastpull.oci import media_types
+from fastpull.progress import Warned
 from fastpull.sources.resolve import MAX_DOCUMENTS
 from tests.support.layers import StoredLayer, file, publish, stored, whiteout
 from tests.support.peers import skopeo
@@ -220,6 +221,50 @@ async def test_a_missing_platform_is_told_with_those_that_are_there(shelf: Shelf
 async def test_a_single_manifest_of_another_platform_is_no_match(shelf: Shelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([file("f")]), architecture="arm64"))
     await refused(pull, NoMatchingPlatform, "it has linux/arm64")
+
+
+NO_PLATFORMS: dict[str, dict[str, Any]] = {
+    "neither field": {"os": None, "architecture": None},
+    "empty fields": {"os": "", "architecture": "", "variant": "v9"},
+    "no architecture": {"os": "linux", "architecture": ""},
+}
+
+
+@pytest.mark.case("objects", "a config without a platform")
+@pytest.mark.parametrize("fields", NO_PLATFORMS.values(), ids=NO_PLATFORMS)
+@pytest.mark.parametrize("kind", ["manifest", "index that names it", "index that does not", "index with empty names"])
+async def test_an_image_without_a_platform_fits_every_one_with_a_warning(
+    shelf: Shelf, settings: Settings, fields: dict[str, Any], kind: str
+) -> None:
+    platforms: dict[str, list[dict[str, str] | None]] = {
+        "index that names it": [{"os": "linux", "architecture": "amd64"}, {"os": "linux", "architecture": "arm64"}],
+        "index that does not": [None],
+        "index with empty names": [{"os": "linux", "architecture": ""}],
+    }
+    entry = shelf.document(shelf.image(stored([file("f")]), **fields))
+    if kind != "manifest":
+        named = [{**entry, "platform": platform} if platform else entry for platform in platforms[kind]]
+        shelf.document(shelf.index(*named))
+    for platform in ("linux/amd64", "linux/arm64/v8"):
+        events: list[object] = []
+        async with fastpull.Client(settings, on_event=events.append) as client:
+            image = await client.resolve(shelf.reference, platform)
+        assert str(image.platform) == platform
+        (warning,) = (event.message for event in events if isinstance(event, Warned))
+        assert "names no platform" in warning
+        assert platform in warning
+
+
+async def test_an_image_for_another_system_without_an_architecture_is_no_match(shelf: Shelf, pull: Pull) -> None:
+    shelf.document(shelf.image(stored([file("f")]), os="windows", architecture=""))
+    await refused(pull, NoMatchingPlatform, "it has windows/amd64")
+
+
+async def test_an_entry_that_names_the_platform_comes_before_one_without(shelf: Shelf, pull: Pull) -> None:
+    unnamed = shelf.document(shelf.image(stored([file("any")]), architecture="", os=""), tag="any")
+    shelf.document(shelf.index(unnamed, shelf.on("linux", "amd64")))
+    assert names(await pull()) == {"f"}
+    assert names(await pull("linux/s390x")) == {"any"}
 
 
 # --- documents
