@@ -434,12 +434,12 @@ class _Blobs:
                 for work in self._active.values():
                     self._tell(work)
 
-        ticker = asyncio.create_task(tick())
-        try:
-            yield
-        finally:
-            ticker.cancel()
-            await asyncio.wait({ticker})
+        async with task_group() as group:  # an exception of `on_event` ends the work, and reaches the caller
+            ticker = group.create_task(tick())
+            try:
+                yield
+            finally:
+                ticker.cancel()
 
     def _title(self, number: int) -> str:
         blob = self._image.layers[number].blob

@@ -74,7 +74,8 @@ class Cluster:
         self._asked = dict(asked or {})
         self._outputs = tuple(outputs)
         self._each_rank = each_rank
-        self._on_event = on_event
+        self._listener = on_event
+        self._listener_error: Exception | None = None
         self._council = Council(fabric, platform.node(), terms or ClusterTerms())
         self._claims: list[Claim] = []
         self._errand: Errand | None = None
@@ -236,6 +237,7 @@ class Cluster:
         Raises:
             FastpullError: a node could not do its part. No node has published a wrong byte; those that were ready have
                 the image.
+            Exception: raised by ``on_event``.
         """
         council = self._council
         errand = self._errand = Errand(self._number, source, council)
@@ -249,6 +251,8 @@ class Cluster:
                 if lead is not None:
                     stack.enter_context(council.expecting(lead.unfinished, f"{source} was brought to all nodes"))
                 result = await self._work_on(errand, work)
+                if self._listener_error is not None:
+                    raise self._listener_error
                 if lead is not None:
                     await lead.told_or_failed()
                 if errand.error is not None:
@@ -274,6 +278,8 @@ class Cluster:
             ):
                 raise errand.error
             raise self._failed(verdict)
+        if self._listener_error is not None:
+            raise self._listener_error
         return result, lead.report() if lead is not None else None
 
     def source(self, registry: RegistrySource, reference: Reference, means: Means) -> ClusterSource | RegistrySource:
@@ -296,8 +302,9 @@ class Cluster:
             errand.fail(error)
             return None
         except asyncio.CancelledError:
-            if errand.error is None:
-                raise
+            this = asyncio.current_task()
+            if errand.error is None or (this is not None and this.cancelling()):
+                raise  # the caller is cancelled, which ends the job also where an error is set
             return None
         finally:
             for one in (task, stopping):
@@ -362,6 +369,13 @@ class Cluster:
             self._errand.fail(error)
 
     # --- what happens
+
+    def _on_event(self, event: Event) -> None:
+        """Pass an event to the listener; keep its first exception for `run`, since callbacks of the fabric lose it."""
+        try:
+            self._listener(event)
+        except Exception as error:  # noqa: BLE001  # raised by `run`
+            self._listener_error = self._listener_error or error
 
     def on_event(self, event: Event) -> None:
         """For the client: what happens on this node, of which rank 0 tells what concerns all."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _MESSAGE, _WINDOW = 1, 2  # tags
 _RECEIVE_BUFFERS = 4
 _ABORT_SECONDS = 5.0
+_FLUSH_SECONDS = 2.0  # for messages that are on their way when the loop ends
+_LOOP_CHECK_SECONDS = 0.2
 _MIN_PAUSE, _MAX_PAUSE = 0.0001, 0.002  # seconds between looks: 8 idle ranks take 4 % of one core
 
 
@@ -106,9 +109,12 @@ class MpiFabric:
             self._tell(_settle, self._ready, error)
             return
         self._tell(_settle, self._ready, None)
-        self._started.wait()
+        while not self._started.wait(_LOOP_CHECK_SECONDS):
+            if self._loop.is_closed():
+                return
         try:
-            self._serve()
+            if not self._serve():
+                return
             self._mpi.Finalize()
         except Exception as error:  # noqa: BLE001
             self._tell(self._on_error, MpiError(str(error)))
@@ -122,7 +128,9 @@ class MpiFabric:
             mpi4py.rc(initialize=False, finalize=False)
             from mpi4py import MPI  # noqa: PLC0415
         except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
-            advice = "Install it with pip install 'fastpull[mpi]', with an MPI library such as the one of your launcher"
+            advice = (
+                "Install it with pip install '.[mpi]' in fastpull's source, and use the MPI library of the launcher"
+            )
             raise MpiError(f"no MPI ({error})", advice) from error
         self._mpi = MPI
         try:
@@ -136,13 +144,25 @@ class MpiFabric:
         except MPI.Exception as error:
             raise MpiError(str(error)) from error
 
-    def _serve(self) -> None:
+    def _serve(self) -> bool:
+        """Exchange messages until this rank leaves or its event loop is closed; return whether this rank leaves.
+
+        After the loop is closed, nothing can be delivered; only messages already posted are still sent. MPI_Finalize is
+        not called then: it would wait for ranks that do not know of the end.
+        """
         pause = _MIN_PAUSE
+        closed_at: float | None = None
         while True:
             leaving = self._leaving is not None
+            if closed_at is None and self._loop.is_closed():
+                closed_at = time.monotonic()
             moved = self._take_outgoing() | self._finish_sends() | self._begin_receives() | self._finish_receives()
             if leaving and not (moved or self._sending or self._receiving):
-                return
+                return True
+            if closed_at is not None:
+                is_flushed = not (self._outgoing or self._sending)
+                if is_flushed or time.monotonic() - closed_at > _FLUSH_SECONDS:
+                    return False
             pause = _MIN_PAUSE if moved else min(2 * pause, _MAX_PAUSE)
             self._wake.wait(pause)
             self._wake.clear()
@@ -195,10 +215,8 @@ class MpiFabric:
         return moved
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, which `_serve` looks for
             self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:  # the loop has ended before us
-            self._leaving = self._leaving or None
 
     # --- on the loop
 

@@ -417,4 +417,4 @@ async def test_without_mpi_the_message_says_how_to_get_it(tmp_path: Path) -> Non
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
     ended = await run("warm", "--mpi", "a", cache=f"{tmp_path}/cache", PYTHONPATH=str(tmp_path))
     assert ended.code == 40
-    assert "pip install 'fastpull[mpi]'" in ended.err
+    assert "pip install '.[mpi]'" in ended.err

@@ -178,7 +178,7 @@ def _lz4() -> ModuleType:
         import_module("lz4.block")
         return import_module("lz4")
     except ImportError:
-        raise InvalidSetting("lz4", "needs a package that is missing (pip install 'fastpull[lz4]')") from None
+        raise InvalidSetting("lz4", "needs a package that is missing (pip install '.[lz4]')") from None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""The thread of the MPI fabric ends with its event loop, on any MPI library."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastpull.cluster.mpi import MpiFabric
+
+
+class World:
+    """A communicator of one rank whose messages take a number of looks to be sent."""
+
+    def __init__(self, looks: int = 0) -> None:
+        self.looks = looks
+        self.sent: list[bytes] = []
+
+    def Improbe(self, *_: Any) -> None:  # noqa: N802  # mpi4py's name
+        return None
+
+    def Isend(self, data: list[Any], *_: Any) -> Any:  # noqa: N802  # mpi4py's name
+        def test() -> bool:
+            self.looks -= 1
+            if self.looks < 0:
+                self.sent.append(bytes(data[0]))
+            return self.looks < 0
+
+        return SimpleNamespace(Test=test)
+
+
+class Fabric(MpiFabric):
+    """A fabric without an MPI library; counts calls of MPI_Finalize."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world: Any = world
+        self.finalized = 0
+
+    def _initialize(self) -> None:
+        self._mpi: Any = SimpleNamespace(Status=object, BYTE=0, ANY_SOURCE=-1, Finalize=self._finalize)
+
+    def _finalize(self) -> None:
+        self.finalized += 1
+
+
+async def no_window(_: int, __: memoryview) -> None:
+    raise AssertionError
+
+
+def ignore(*_: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("starts", [True, False], ids=["while it serves", "before it serves"])
+def test_the_thread_ends_when_its_loop_is_closed(starts: bool) -> None:
+    async def run() -> Fabric:
+        fabric = Fabric(World())
+        await fabric.open(10)
+        if starts:
+            fabric.start(ignore, no_window, ignore)
+        return fabric
+
+    fabric = asyncio.run(run())
+    fabric._thread.join(10)
+    assert not fabric._thread.is_alive()
+    assert fabric.finalized == 0, "MPI_Finalize would wait for the other ranks"
+
+
+def test_messages_posted_before_the_loop_is_closed_are_sent() -> None:
+    world = World(looks=50)
+
+    async def run() -> Fabric:
+        fabric = Fabric(world)
+        await fabric.open(10)
+        fabric.start(ignore, no_window, ignore)
+        fabric.post(0, b"broken")
+        return fabric
+
+    asyncio.run(run())._thread.join(10)
+    assert world.sent == [b"broken"]
+
+
+def test_a_message_that_is_never_sent_does_not_keep_the_thread() -> None:
+    async def run() -> Fabric:
+        fabric = Fabric(World(looks=10**9))
+        await fabric.open(10)
+        fabric.start(ignore, no_window, ignore)
+        fabric.post(0, b"lost")
+        return fabric
+
+    fabric = asyncio.run(run())
+    fabric._thread.join(10)
+    assert not fabric._thread.is_alive()
+
+
+async def test_a_rank_that_leaves_finalizes() -> None:
+    fabric = Fabric(World())
+    await fabric.open(10)
+    fabric.start(ignore, no_window, ignore)
+    await fabric.leave()
+    assert fabric.finalized == 1
