@@ -148,7 +148,8 @@ async def run_job(verb: str, ranks: int, fan_out: int, image: str, folder: Path)
 
     command = mpi_command(ranks, arguments)
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    out, _ = await asyncio.wait_for(process.communicate(), _TIMEOUT_SECONDS)
+    async with asyncio.timeout(_TIMEOUT_SECONDS):
+        out, _ = await process.communicate()
     results = [json.loads(line) for line in out.splitlines() if b'"event": "result"' in line]
     if process.returncode or not results:
         raise BenchError(f"the job of {ranks} ranks ended with {process.returncode}")

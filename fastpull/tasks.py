@@ -7,10 +7,11 @@ import heapq
 import itertools
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from contextvars import Context
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -36,13 +37,45 @@ def check_stopped(is_stopped: Callable[[], bool]) -> None:
         raise Aborted
 
 
+class _TaskGroup(asyncio.TaskGroup):
+    """A task group that knows its tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unfinished = set[asyncio.Task[Any]]()
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = super().create_task(coro, name=name, context=context)
+        self.unfinished.add(task)
+        task.add_done_callback(self.unfinished.discard)
+        return task
+
+
 @asynccontextmanager
 async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
-    """A task group whose failure is the first error that broke it, and not a group of one."""
+    """A task group whose failure is the first error that broke it, and not a group of one.
+
+    A cancellation from outside goes before the errors of the group: a caller that handles those would go on as if it
+    had not been cancelled.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "used outside of a task"
+    before = task.cancelling()
     try:
-        async with asyncio.TaskGroup() as group:
+        async with _TaskGroup() as group:
             yield group
+            # before Python 3.13 a group that fails while it is left counts its own cancellation as one from outside
+            while group.unfinished:
+                await asyncio.wait(group.unfinished)
     except BaseExceptionGroup as failures:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError from failures
         raise _first(failures) from failures
 
 
@@ -236,7 +269,8 @@ class Passage:
         async def go() -> None:
             if not before.is_set():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(before.wait(), self._patience)
+                    async with asyncio.timeout(self._patience):
+                        await before.wait()
             passed.set()
 
         return go

@@ -183,7 +183,8 @@ class Errand:
                 if not is_patient:
                     return
                 means.on_event(Waiting(self.source, blob.digest))
-                await asyncio.wait_for(lock.acquire(), stall)
+                async with asyncio.timeout(stall):
+                    await lock.acquire()
             cached = await registry.find(blob)  # published while we waited
             if cached is not None:
                 lock.release()

@@ -57,7 +57,8 @@ class MpiFabric:
         """
         self._thread.start()
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await asyncio.shield(self._ready)
         except TimeoutError as error:
             reason = f"MPI_Init has not returned for {timeout_seconds:.0f} s"
             raise MpiError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import AccessDenied, FastpullError
 from fastpull.registry.tokens import Token, TokenServer, realm_of, scopes_of
-from fastpull.registry.transport import host_of
+from fastpull.registry.urls import host_of
 from fastpull.secret import Secret
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from fastpull.registry.lanes import Lanes
 from fastpull.registry.ranges import ContentRange
 from fastpull.registry.ratelimit import RateLimit
 from fastpull.registry.retry import Backoff, Retrying, retry_after_seconds, with_retries
-from fastpull.registry.transport import host_of, shown
+from fastpull.registry.urls import foreign_url, host_of, shown
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
@@ -338,14 +338,10 @@ def _digest_of(answer: Answer) -> Digest | None:
 
 
 def _redirected(answer: Answer, *, may_be_plain: bool = False) -> URL:
-    target = answer.headers.get("Location", "")
-    try:
-        url = answer.url.join(URL(target, encoded=True))
-    except ValueError:
-        url = URL()
-    if url.scheme not in ("https", "http") or not url.host:
+    url = foreign_url(answer.headers.get("Location", ""), answer.url)
+    if url is None:
         raise UnexpectedAnswer(shown(answer.url), "a redirect to no URL", answer.status)
     if answer.url.scheme == "https" and url.scheme == "http" and not may_be_plain:
         advice = f"If you trust the way to it, use --insecure, or --insecure-registry {host_of(answer.url)}"
         raise UnexpectedAnswer(shown(answer.url), f"a redirect to plain http at {host_of(url)}", answer.status, advice)
-    return url.with_user(None).with_fragment(None)
+    return url

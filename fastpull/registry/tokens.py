@@ -10,15 +10,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from yarl import URL
-
 from fastpull.errors import MalformedDocument, RateLimited, UnexpectedAnswer
 from fastpull.oci.json import Document
 from fastpull.registry.retry import retry_after_seconds
-from fastpull.registry.transport import host_of, shown
+from fastpull.registry.urls import foreign_url, host_of, shown
 from fastpull.secret import Secret
 
 if TYPE_CHECKING:
+    from yarl import URL
+
     from fastpull.registry.challenges import Challenge
     from fastpull.registry.credentials import Credentials
     from fastpull.registry.transport import Answer, Transport
@@ -56,16 +56,12 @@ def realm_of(challenge: Challenge, registry_url: URL) -> URL:
     Raises:
         UnexpectedAnswer: it is no URL, or less secure than the registry.
     """
-    text = challenge.parameters.get("realm", "")
-    try:
-        realm = URL(text)
-    except ValueError:
-        realm = URL()
-    if realm.scheme not in ("https", "http") or not realm.host:
+    realm = foreign_url(challenge.parameters.get("realm", ""))
+    if realm is None:
         raise UnexpectedAnswer(shown(registry_url), "a challenge whose realm is no URL", 401)
     if realm.scheme == "http" and registry_url.scheme == "https":
         raise UnexpectedAnswer(shown(registry_url), "a token server that is less secure than the registry", 401)
-    return realm.with_user(None).with_fragment(None)
+    return realm
 
 
 @dataclass(frozen=True, slots=True)

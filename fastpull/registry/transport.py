@@ -25,6 +25,7 @@ from fastpull.registry.addresses import Reach, reach_of
 from fastpull.registry.certificates import Certificates, find_certificates
 from fastpull.registry.proxies import Proxies
 from fastpull.registry.retry import MAX_RETRY_AFTER_SECONDS
+from fastpull.registry.urls import host_of, shown, without_port
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientRequest
@@ -277,7 +278,7 @@ class Transport:
         """
         self._named.add(host)
         if is_insecure:
-            self.allow_insecure(_without_port(host))
+            self.allow_insecure(without_port(host))
 
     def allow_insecure(self, host: str) -> None:
         """Lets a ``host[:port]`` be insecure; without a port on all ports."""
@@ -285,7 +286,7 @@ class Transport:
 
     def is_insecure(self, host: str) -> bool:
         """Whether a ``host[:port]`` may speak plain http, and have any certificate."""
-        return not self._insecure.isdisjoint((host, _without_port(host)))
+        return not self._insecure.isdisjoint((host, without_port(host)))
 
     @contextlib.asynccontextmanager
     async def request(
@@ -364,21 +365,6 @@ class Transport:
         if seconds is not None and seconds <= MAX_RETRY_AFTER_SECONDS:
             self.gates.close(answer.host, seconds)
         return seconds
-
-
-def host_of(url: URL) -> str:
-    """``host[:port]`` of a URL, the port only where it is not the scheme's own."""
-    host = f"[{url.host}]" if url.host and ":" in url.host else url.host or ""
-    return host if url.is_default_port() else f"{host}:{url.port}"
-
-
-def _without_port(host: str) -> str:
-    return host_of(URL(f"https://{host}").with_port(None))
-
-
-def shown(url: URL) -> str:
-    """A URL without its query, which may hold a signature, for messages."""
-    return str(url.with_query(None).with_fragment(None).with_user(None))
 
 
 def _too_private(url: URL, sender: str, reach: Reach) -> UnexpectedAnswer:

@@ -31,7 +31,7 @@ from fastpull.progress import Waiting, Warned
 from fastpull.registry.download import Download
 from fastpull.sources.blobs import Cached, Coming
 from fastpull.sources.resolve import Document, checked, resolve_image
-from fastpull.tasks import in_thread, task_group
+from fastpull.tasks import Aborted, in_thread, task_group
 from fastpull.trace import Stage, Wait
 
 if TYPE_CHECKING:
@@ -291,9 +291,17 @@ class RegistrySource:
             return self._blame(descriptor, givers)
 
         liars = self._liars.get(descriptor.digest, set())
+
+        async def download() -> None:
+            try:
+                await self._ask_for_blob(descriptor, fetch, liars)
+            except BaseException:
+                partial.fail(Aborted())  # the group cancels the reader; its thread is not to wait for that
+                raise
+
         try:
             async with task_group() as group:  # a failed download ends at once what is done with the blob
-                group.create_task(self._ask_for_blob(descriptor, fetch, liars))
+                group.create_task(download())
                 yield Coming(means, partial, blame)
         finally:
             partial.close()

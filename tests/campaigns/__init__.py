@@ -10,11 +10,24 @@ from tests.campaigns.concurrency import Concurrency, HandOver
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.powercut import PowerCut
+from tests.campaigns.refusal import Refusal
 from tests.campaigns.registry import Permanent, Registry
 from tests.campaigns.sameness import Sameness
 from tests.campaigns.tar import Tar
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
     campaign.name: campaign
-    for campaign in (Crash, Errnos, PowerCut, BitRot, Concurrency, HandOver, Registry, Permanent, Sameness, Tar)
+    for campaign in (
+        Crash,
+        Errnos,
+        PowerCut,
+        BitRot,
+        Concurrency,
+        HandOver,
+        Registry,
+        Permanent,
+        Refusal,
+        Sameness,
+        Tar,
+    )
 }

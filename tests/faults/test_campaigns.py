@@ -18,6 +18,7 @@ from tests.campaigns.concurrency import Concurrency, HandOver
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.powercut import PowerCut
+from tests.campaigns.refusal import Refusal
 from tests.campaigns.registry import Permanent, Registry
 from tests.campaigns.sameness import Sameness
 from tests.campaigns.tar import Tar
@@ -77,6 +78,10 @@ async def test_a_registry_that_never_answers_rightly_is_given_up_with_the_right_
 ) -> None:
     monkeypatch.setattr(Backoff, "pause_seconds", lambda *_: 0.01)
     await short(Permanent(), Permanent.trials)
+
+
+async def test_a_pull_of_which_one_blob_is_refused_ends() -> None:
+    await short(Refusal(), 60)
 
 
 async def test_a_squashfs_image_is_the_same_however_it_came_to_be() -> None:

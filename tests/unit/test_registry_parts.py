@@ -13,7 +13,7 @@ from fastpull.registry.challenges import parse_challenges
 from fastpull.registry.proxies import Proxies
 from fastpull.registry.ratelimit import RateLimit
 from fastpull.registry.retry import Backoff, is_transient, retry_after_seconds
-from fastpull.registry.transport import host_of, shown
+from fastpull.registry.urls import foreign_url, host_of, shown
 
 # --- challenges
 
@@ -216,3 +216,42 @@ def test_what_is_no_literal_address_has_no_reach_of_its_own(text: str) -> None:
 def test_a_rate_limit_is_told_when_it_is_low(headers: dict[str, str], words: str | None) -> None:
     limit = RateLimit.parse(headers)
     assert (str(limit) if limit and limit.is_low else None) == words
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "/",
+            "blob",
+            "ftp://host/x",
+            "file:///etc/passwd",
+            "http://",
+            "http:///x",
+            "http://h:99999/",
+            "http://h:0/",
+        ),
+        *(
+            "http://h:port/",
+            "http://h:-1/",
+            "http://[::1",
+            "http://[zz]/",
+            "http://a b/",
+            "//h:99999/x",
+        ),
+        *("http://\0/", "http://h:1:2/", "https://user:pass@:80/"),
+    ],
+)
+def test_what_is_no_url_of_a_host_is_refused_as_a_whole(text: str) -> None:
+    assert foreign_url(text) is None
+
+
+@given(st.text(st.sampled_from("htps:/@[]%0919a.-?# \n\0é\\"), max_size=20))
+def test_a_url_of_a_host_is_usable_or_refused(text: str) -> None:
+    for found in (foreign_url(f"http://{text}"), foreign_url(text, URL("https://registry.example/v2/"))):
+        if found is not None:
+            assert host_of(found)
+            assert shown(found)
+            assert found.origin()
+            assert found.port

@@ -5,7 +5,9 @@ import platform
 import subprocess
 import sys
 import threading
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -253,3 +255,107 @@ def test_freed_memory_is_given_back() -> None:
     """In a process of its own: in this one there may be free memory already, which is used first."""
     ended = subprocess.run([sys.executable, "-c", _FREEING], capture_output=True, check=True)
     assert int(ended.stdout) > 50_000_000
+
+
+async def test_a_passage_keeps_a_cancellation_that_comes_when_the_way_is_free() -> None:
+    passage = Passage(60)
+    first, second = passage.come(), passage.come()
+    waiting = asyncio.create_task(_await(second()))
+    await asyncio.sleep(0.01)
+    await first()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def _await(awaitable: Awaitable[None]) -> None:
+    await awaitable
+
+
+async def test_a_group_that_fails_while_it_is_cancelled_is_cancelled() -> None:
+    went_on = False
+
+    async def fail() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("at its end")
+
+    async def caller() -> None:
+        nonlocal went_on
+        with suppress(ValueError):
+            async with task_group() as group:
+                group.create_task(fail())
+        went_on = True
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not went_on
+
+
+async def test_a_group_fails_with_its_error_within_a_cancellation_that_was_before() -> None:
+    async def fail() -> None:
+        raise ValueError("mine")
+
+    async def caller() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            try:
+                async with task_group() as group:
+                    group.create_task(fail())
+            except ValueError as error:
+                return str(error)
+        return ""
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    assert await task == "mine"
+
+
+@pytest.mark.parametrize("loops", range(4))
+async def test_no_wait_loses_a_cancellation_that_comes_with_what_it_waits_for(loops: int) -> None:
+    """Whatever wakes a task, and however many steps of the loop later it is cancelled."""
+    turns, budget = Turns(1), Budget(1)
+    turn, went_on = await turns.acquire(0), list[str]()
+    holding = budget.hold(1)
+    await holding.__aenter__()
+    executor = ThreadPoolExecutor(1)
+
+    async def for_turn() -> None:
+        with await turns.acquire(0):
+            await asyncio.sleep(10)
+        went_on.append("turn")
+
+    async def for_budget() -> None:
+        async with budget.hold(1):
+            await asyncio.sleep(10)
+        went_on.append("budget")
+
+    async def for_thread() -> None:
+        await in_thread(executor, thread_may_end.wait)
+        await asyncio.sleep(10)
+        went_on.append("thread")
+
+    thread_may_end = threading.Event()
+    tasks = [asyncio.create_task(one()) for one in (for_turn, for_budget, for_thread)]
+    await asyncio.sleep(0.01)
+    turn.release()
+    await holding.__aexit__(None, None, None)
+    thread_may_end.set()
+    for _ in range(loops):
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    assert all(
+        isinstance(ended, asyncio.CancelledError) for ended in await asyncio.gather(*tasks, return_exceptions=True)
+    )
+    assert not went_on
+    assert not turns.all_used
+    async with asyncio.timeout(1), budget.hold(1):
+        pass
+    executor.shutdown()
