@@ -18,6 +18,7 @@ from fastpull.layers.scan import LayerScanner
 from fastpull.layers.tree import Directory
 from fastpull.oci.digest import Digest
 from fastpull.runtimes.compose import beside, compose
+from fastpull.runtimes.volumes import resolve_volumes
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Origin, Tree
@@ -47,6 +48,7 @@ class Dressing:
         self._dialects = dialects
         self._reads = {dialect.name: dialect.reads(image) for dialect in dialects}
         self._wishes: list[tuple[Dialect, Additions]] = []
+        self._volume_warnings: list[str] = []
 
     def __bool__(self) -> bool:
         return bool(self._dialects)
@@ -74,12 +76,14 @@ class Dressing:
                     self._image.source, f"a file of {size} bytes, where up to {_MAX_FILE} are read", path
                 )
             files[path] = await read(node, size) if size else b""
-        self._wishes = [(dialect, dialect.additions(self._image, files)) for dialect in self._dialects]
+        image, self._volume_warnings = resolve_volumes(self._image, tree)
+        self._wishes = [(dialect, dialect.additions(image, files)) for dialect in self._dialects]
 
     @property
     def warnings(self) -> list[str]:
         """What the runtimes will not do as the image says."""
-        return [warning for _, additions in self._wishes for warning in additions.warnings]
+        found = [warning for _, additions in self._wishes for warning in additions.warnings]
+        return list(dict.fromkeys([*self._volume_warnings, *found]))
 
     def apply(self, tree: Tree, sink: Sink | FramedSink) -> None:
         """Gives the layer to the sink, and puts it on top of the tree.

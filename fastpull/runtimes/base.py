@@ -104,7 +104,7 @@ class Dialect(Protocol):
         """What the runtime wants.
 
         Args:
-            image: with its config.
+            image: with its config, whose volumes are where they are in the image, without links on the way.
             files: what `reads` asked for.
 
         Raises:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 import pwd
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fastpull.runtimes.base import Additions, Files, Frame
 from fastpull.runtimes.execution import Execution
 from fastpull.runtimes.plain import working_directory
+from fastpull.runtimes.text import listed, shown
 from fastpull.runtimes.users import ProcessUser, files_for, find_user
 
 if TYPE_CHECKING:
@@ -35,6 +37,20 @@ _CAPABILITIES = (  # those that docker and podman give
     "CAP_SYS_CHROOT",
 )
 _MASKED = ("acpi", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats")
+_INSTRUCTIONS = (  # annotations by which runtimes, hooks and managers are told what to do on the host
+    "run.oci.",  # crun
+    "org.systemd.property.",  # runc, crun
+    "org.criu.",
+    "io.containerd.",
+    "io.katacontainers.",
+    "io.kubernetes.",
+    "io.podman.",
+    "dev.gvisor.",
+    "krun.",
+    "module.wasm.",
+    "com.nvidia.",
+    "nvidia.",
+)
 _READ_ONLY = ("asound", "bus", "fs", "irq", "sys", "sysrq-trigger")
 
 
@@ -103,11 +119,17 @@ class Bundle:
     def additions(self, image: Image, files: Files, /) -> Additions:
         """See `fastpull.runtimes.base.Dialect`."""
         execution, user = Execution.of(image), find_user(image, files)
-        warnings = []
+        warnings = list(execution.warnings)
+        annotations, left_out = _annotations(image)
+        if left_out:
+            warnings.append(f"runtimes take these for instructions, or cannot read them, left out: {listed(left_out)}")
+        volumes, covering = _volumes(execution)
+        if covering:
+            warnings.append(f"volumes in the place of the runtime's own mounts are left out: {listed(covering)}")
         rootless = self.caller.uid != 0
         if rootless and not self._can_be(user):
             warnings.append(
-                f"the image's user {image.config.user!r} cannot be had without subordinate ids (/etc/subuid, "
+                f"the image's user {shown(image.config.user)} cannot be had without subordinate ids (/etc/subuid, "
                 "/etc/subgid), the process will be root of its own user namespace"
             )
             user = ProcessUser(0, 0)
@@ -117,7 +139,9 @@ class Bundle:
                 f"the process will not be in the groups {groups}, runc gives none to a plain user's container"
             )
             user = ProcessUser(user.uid, user.gid)
-        config = _config(image, execution, user, self.caller if rootless else None)
+        config = _config(execution, user, self.caller if rootless else None)
+        config["mounts"] += volumes
+        config["annotations"] = annotations
         content = json.dumps(config, indent=2).encode() + b"\n"
         return Additions((working_directory(execution),), beside=(("config.json", content),), warnings=tuple(warnings))
 
@@ -130,7 +154,7 @@ class Bundle:
         return user.uid <= uids[1] and user.gid <= gids[1]
 
 
-def _config(image: Image, execution: Execution, user: ProcessUser, rootless: Caller | None) -> dict[str, Any]:
+def _config(execution: Execution, user: ProcessUser, rootless: Caller | None) -> dict[str, Any]:
     env = [f"{name}={value}" for name, value in execution.env]
     if "PATH" not in dict(execution.env):
         env.append(_PATH)
@@ -151,13 +175,13 @@ def _config(image: Image, execution: Execution, user: ProcessUser, rootless: Cal
         },
         "root": {"path": "rootfs", "readonly": False},
         "hostname": "fastpull",
-        "mounts": _mounts(execution, rootless is not None),
-        "annotations": _annotations(image),
+        "mounts": _mounts(rootless is not None),
         "linux": _linux(rootless),
     }
 
 
-def _annotations(image: Image) -> dict[str, str]:
+def _annotations(image: Image) -> tuple[dict[str, str], list[str]]:
+    """Annotations by the conversion's rules, and the names of those that are left out."""
     config, platform = image.config, image.platform
     implied = {
         "os": platform.os,
@@ -171,31 +195,52 @@ def _annotations(image: Image) -> dict[str, str]:
         "exposedPorts": ",".join(config.exposed_ports),
     }
     named = {f"org.opencontainers.image.{name}": value for name, value in implied.items() if value}
-    return {**named, **dict(config.labels)}
+    found = {**named, **dict(config.labels)}
+    left_out = [name for name, value in found.items() if not _is_annotation(name, value)]
+    return {name: value for name, value in found.items() if _is_annotation(name, value)}, left_out
 
 
-def _mounts(execution: Execution, rootless: bool) -> list[dict[str, Any]]:
-    def mount(destination: str, kind: str, *options: str, source: str = "") -> dict[str, Any]:
-        return {"destination": destination, "type": kind, "source": source or kind, "options": list(options)}
+def _is_annotation(name: str, value: str) -> bool:
+    """Whether a runtime can be given an annotation, and only keeps it."""
+    if not name or "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        return False
+    return not name.lower().startswith(_INSTRUCTIONS)
 
+
+def _mount(destination: str, kind: str, *options: str, source: str = "") -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": source or kind, "options": list(options)}
+
+
+def _volumes(execution: Execution) -> tuple[list[dict[str, Any]], list[str]]:
+    """Mounts for the image's volumes, and those volumes that would take the place of a mount of the runtime's."""
+    own = {mount["destination"] for mount in _mounts(rootless=False)}
+    kept: list[str] = []
+    covering: list[str] = []
+    for volume in execution.volumes:
+        path = posixpath.normpath("/" + volume.lstrip("/"))
+        is_covering = path.startswith(("/proc/", "/sys/")) or any(f"{place}/".startswith(f"{path}/") for place in own)
+        (covering if is_covering else kept).append(volume)
+    # with what the image has there, as runc and crun do it
+    return [_mount(volume, "tmpfs", "nosuid", "nodev", "tmpcopyup") for volume in kept], covering
+
+
+def _mounts(rootless: bool) -> list[dict[str, Any]]:
     secure = ("nosuid", "noexec", "nodev")
     terminals = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]
     if not rootless:
         terminals.append("gid=5")
     mounts = [
-        mount("/proc", "proc"),
-        mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
-        mount("/dev/pts", "devpts", *terminals),
-        mount("/dev/shm", "tmpfs", *secure, "mode=1777", "size=65536k", source="shm"),  # noqa: S108  # a place of the container's
-        mount("/dev/mqueue", "mqueue", *secure),
+        _mount("/proc", "proc"),
+        _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _mount("/dev/pts", "devpts", *terminals),
+        _mount("/dev/shm", "tmpfs", *secure, "mode=1777", "size=65536k", source="shm"),  # noqa: S108  # a place of the container's
+        _mount("/dev/mqueue", "mqueue", *secure),
     ]
     if rootless:  # who shares the host's network cannot mount a sysfs of its own
-        mounts.append(mount("/sys", "none", "rbind", *secure, "ro", source="/sys"))
+        mounts.append(_mount("/sys", "none", "rbind", *secure, "ro", source="/sys"))
     else:
-        mounts.append(mount("/sys", "sysfs", *secure, "ro"))
-        mounts.append(mount("/sys/fs/cgroup", "cgroup", *secure, "relatime", "ro"))
-    # with what the image has there, as runc and crun do it
-    mounts += [mount(volume, "tmpfs", "nosuid", "nodev", "tmpcopyup") for volume in execution.volumes]
+        mounts.append(_mount("/sys", "sysfs", *secure, "ro"))
+        mounts.append(_mount("/sys/fs/cgroup", "cgroup", *secure, "relatime", "ro"))
     return mounts
 
 

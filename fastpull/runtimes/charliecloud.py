@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fastpull.oci.json import Document
 from fastpull.runtimes.base import Additions, File, Files, Folder
 from fastpull.runtimes.execution import Execution, FromConfig
+from fastpull.runtimes.text import listed, split_lines
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -30,7 +31,7 @@ class Charliecloud(FromConfig):
     def additions(self, image: Image, _files: Files, /) -> Additions:
         """See `fastpull.runtimes.base.Dialect`."""
         execution = Execution.of(image)
-        lines = [f"{name}={_quoted(value)}" for name, value in sorted(execution.env) if "\n" not in name + value]
+        lines, left_out = split_lines(f"{name}={_quoted(value)}" for name, value in sorted(execution.env))
         environment = "".join(line + "\n" for line in lines)
         inside: list[File | Folder] = [
             *(
@@ -44,8 +45,9 @@ class Charliecloud(FromConfig):
             Folder(execution.working_dir.encode(), "the working directory"),
             *(Folder(volume.encode(), "a volume") for volume in execution.volumes),
         ]
-        left_out = [name for name, value in execution.env if "\n" in name + value]
-        warnings = [f"{name!r} is not in /ch/environment, which takes a variable only in one line" for name in left_out]
+        warnings = list(execution.warnings)
+        if left_out:
+            warnings.append(f"/ch/environment takes a variable only in one line, left out: {listed(left_out)}")
         return Additions(tuple(inside), warnings=tuple(warnings))
 
 

@@ -18,6 +18,7 @@ from fastpull.errors import InvalidInput
 from fastpull.oci.reference import Reference
 from fastpull.runtimes.base import Additions, File, Files, Folder
 from fastpull.runtimes.execution import Execution, FromConfig
+from fastpull.runtimes.text import as_one_line, listed, split_lines
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -41,7 +42,8 @@ class Enroot(FromConfig):
             f"${{ENROOT_ROOTFS}}{volume} {volume} none x-create=dir,bind,rw,nosuid,nodev\n"
             for volume in execution.volumes
         )
-        environment = "".join(line + "\n" for line in image.config.env)
+        variables, left_out = split_lines(image.config.env)
+        environment = "".join(line + "\n" for line in variables)
         inside = (
             File(b"etc/fstab", fstab.encode()),
             File(b"etc/environment", environment.encode()),
@@ -49,7 +51,7 @@ class Enroot(FromConfig):
             File(b"etc/rc.local", _RC_LOCAL),
             Folder(execution.working_dir.encode(), "the working directory"),
         )
-        return Additions(inside, hidden=(b"dev",), warnings=tuple(_warnings(image, execution)))
+        return Additions(inside, hidden=(b"dev",), warnings=(*_warnings(execution, left_out), *execution.warnings))
 
 
 def uri_of(source: str) -> str:
@@ -67,12 +69,12 @@ def _rc(image: Image, execution: Execution) -> str:
     if not entrypoint and not cmd:
         cmd = ["/bin/sh"]
     comments = [f"# enroot-provenance: {uri_of(image.source)}"]
-    comments += [_one_line(f"# {key} {value}") for key, value in image.config.labels]
+    comments += [f"# {key} {value}" for key, value in image.config.labels]
     workdir = re.sub(r'([\\"$`])', r"\\\1", execution.working_dir)
     start = " ".join(map(quote, entrypoint))
     return "\n".join(
         [
-            *map(_one_line, comments),
+            *map(as_one_line, comments),
             "",
             f'mkdir -p "{workdir}" 2> /dev/null',
             f'cd "{workdir}" && unset OLDPWD || exit 1',
@@ -101,19 +103,10 @@ def _lines(words: tuple[str, ...]) -> list[str]:
     return [line for word in words for line in word.split("\n")]
 
 
-def _one_line(text: str) -> str:
-    return text.replace("\n", " ").replace("\r", " ")
-
-
-def _warnings(image: Image, execution: Execution) -> list[str]:
+def _warnings(execution: Execution, left_out: list[str]) -> list[str]:
     warnings = []
     if any("\n" in word for word in (*execution.entrypoint, *execution.cmd)):
         warnings.append("enroot takes a word of the entrypoint or command that has several lines for several words")
-    warnings += [
-        f"enroot takes only the first line of the variable {text.partition('=')[0]!r}"
-        for text in image.config.env
-        if "\n" in text
-    ]
-    if any(re.search(r"\s", volume) for volume in execution.volumes):
-        warnings.append("enroot cannot mount a volume whose path has a blank")
+    if left_out:
+        warnings.append(f"/etc/environment takes a variable only in one line, left out: {listed(left_out)}")
     return warnings

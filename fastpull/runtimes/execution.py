@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from fastpull.errors import MalformedDocument
 from fastpull.runtimes.base import Frame
+from fastpull.runtimes.text import is_plain_path, listed, shown
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
-
-_MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,8 @@ class Execution:
         entrypoint, cmd: as in the config.
         env: likewise, as pairs; of a name that stands twice the last counts, at the place of the first.
         working_dir: an absolute path; ``/`` where the image has none.
-        volumes: absolute paths.
+        volumes: plain absolute paths, see `is_plain_path`; others are left out.
+        warnings: what is left out, a sentence each.
 
     Spec: image-spec config.md, Properties.
     """
@@ -35,6 +34,7 @@ class Execution:
     env: tuple[tuple[str, str], ...]
     working_dir: str
     volumes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, image: Image) -> Self:
@@ -52,30 +52,29 @@ class Execution:
             "Entrypoint": config.entrypoint,
             "Cmd": config.cmd,
             "Labels": tuple(text for label in config.labels for text in label),
-            "Volumes": config.volumes,
         }
         for name, values in texts.items():
             for value in values:
                 _check_text(image, name, value)
         working_dir = config.working_dir or "/"
         if not working_dir.startswith("/"):
-            refuse(image, f"the working directory {_shown(working_dir)} is not absolute")
+            refuse(image, f"the working directory {shown(working_dir)} is not absolute")
         env: dict[str, str] = {}
         for text in config.env:
             name, _, value = text.partition("=")
             if not name:
-                refuse(image, f"a variable without a name, {_shown(text)},")
+                refuse(image, f"a variable without a name, {shown(text)},")
             env[name] = value
-        for volume in config.volumes:
-            if not volume.startswith("/") or not posixpath.normpath(volume).strip("/"):
-                refuse(image, f"the volume {_shown(volume)} is not absolute, or all of the root filesystem,")
+        strange = [volume for volume in config.volumes if not is_plain_path(volume)]
+        warnings = (f"volumes that are no plain absolute paths are left out: {listed(strange)}",) if strange else ()
         return cls(
             config.entrypoint + config.cmd or ("/bin/sh",),
             config.entrypoint,
             config.cmd,
             tuple(env.items()),
             working_dir,
-            config.volumes,
+            tuple(volume for volume in config.volumes if is_plain_path(volume)),
+            warnings,
         )
 
 
@@ -103,12 +102,8 @@ def refuse(image: Image, reason: str) -> NoReturn:
 
 def _check_text(image: Image, name: str, value: str) -> None:
     if "\0" in value:
-        refuse(image, f"NUL in {name}, {_shown(value)},")
+        refuse(image, f"NUL in {name}, {shown(value)},")
     try:
         value.encode()
     except UnicodeEncodeError:
-        refuse(image, f"half a surrogate pair in {name}, {_shown(value)},")
-
-
-def _shown(value: str) -> str:
-    return ascii(value if len(value) <= _MAX_SHOWN else value[:_MAX_SHOWN] + "…")
+        refuse(image, f"half a surrogate pair in {name}, {shown(value)},")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastpull.runtimes.base import Additions, Files, Frame
 from fastpull.runtimes.execution import Execution, FromConfig
 from fastpull.runtimes.plain import MOUNT_POINTS, working_directory
+from fastpull.runtimes.text import is_one_line, listed, split_lines
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
@@ -32,15 +33,14 @@ class Shifter(FromConfig):
         if execution.cmd:
             lines.append(f"CMD: {list(execution.cmd)!r}")
         for key, text in (("WORKDIR", config.working_dir), ("USER", config.user)):
-            if "\n" in text:
+            if not is_one_line(text):
                 warnings.append(f"{key} is not in the .meta file, which takes it only in one line")
             elif text:
                 lines.append(f"{key}: {text}")
-        for name, value in execution.env:
-            if "\n" in name + value:
-                warnings.append(f"{name!r} is not in the .meta file, which takes a variable only in one line")
-            else:
-                lines.append(f"ENV: {name}={value}")
+        variables, left_out = split_lines(f"{name}={value}" for name, value in execution.env)
+        lines += [f"ENV: {variable}" for variable in variables]
+        if left_out:
+            warnings.append(f"the .meta file takes a variable only in one line, left out: {listed(left_out)}")
         meta = "".join(line + "\n" for line in lines).encode()
         return Additions(
             (*MOUNT_POINTS, working_directory(execution)), beside=((".meta", meta),), warnings=tuple(warnings)

@@ -91,7 +91,7 @@ def _number(image: Image, text: str) -> int | None:
 
 def _lines(content: bytes | None, least: int) -> Iterator[list[str]]:
     """The lines of a file of the system's, each split at its colons; the fourth field of a group at its commas."""
-    for line in (content or b"").decode(errors="surrogateescape").splitlines():
+    for line in (content or b"").decode(errors="surrogateescape").split("\n"):
         fields = line.split(":")
         if len(fields) >= least and not line.startswith("#"):
             yield [*fields[:3], *fields[3].split(",")] if least == 3 and len(fields) > 3 else fields

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MARKER_NAME = "user.fastpull.image"
 """Of the attribute."""
 
-TREE_VERSION = 1
+TREE_VERSION = 2
 """Raised by every change after which the same image gives another tree."""
 
 _VERSION = 1

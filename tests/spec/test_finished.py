@@ -409,7 +409,7 @@ class Plain(Compressor):
         return {}
 
 
-WRITTEN = {1: "0867ddce38260daf95c0abdbda593de33f6355f0dd29589d64fb468ce98857ed"}
+WRITTEN = {2: "0867ddce38260daf95c0abdbda593de33f6355f0dd29589d64fb468ce98857ed"}
 """By version of the writer, the digest of what it makes of an image."""
 
 
@@ -439,7 +439,7 @@ async def test_who_changes_the_bytes_raises_the_writer_s_version(
     assert WRITTEN.get(WRITER_VERSION) == Digest.of(output.read_bytes()).encoded, "other bytes: raise WRITER_VERSION"
 
 
-ADDED = {1: "807985e627e86c78ba6abc1afd3265f30568a127657181aa7ee77a6ae53ddb06"}
+ADDED = {2: "807985e627e86c78ba6abc1afd3265f30568a127657181aa7ee77a6ae53ddb06"}
 """By version of the writer, the digest of what dialects add to an image that is empty but for its config."""
 
 

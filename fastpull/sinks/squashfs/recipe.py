@@ -13,7 +13,7 @@ from fastpull.sinks.squashfs.format import MAX_U32, check_block_size
 if TYPE_CHECKING:
     from fastpull.sinks.squashfs.compressors import Compressor
 
-WRITER_VERSION = 1
+WRITER_VERSION = 2
 """Raised by every change after which the same image and recipe give other bytes; a test knows the bytes."""
 
 DEFAULT_BLOCK_SIZE = 128 << 10
