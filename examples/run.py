@@ -55,6 +55,9 @@ def command_for(config: fastpull.ImageConfig, rootfs: Path, arguments: list[str]
 
 def main() -> int:
     """Pulls, starts, and returns the program's exit code."""
+    if len(sys.argv) < 2:
+        print("usage: run.py IMAGE [PROGRAM [ARGUMENT...]]", file=sys.stderr)
+        return 2
     source, *arguments = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
         rootfs = Path(folder, "rootfs")

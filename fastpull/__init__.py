@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from fastpull.runtimes.edf import EnvironmentFile
     from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
     from fastpull.secret import Secret
+    from fastpull.settingcheck import check_settings
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
     from fastpull.sinks.directory import Directory
@@ -134,6 +135,7 @@ _HOMES = {
     "Usage": "fastpull.cache.findings",
     "Verified": "fastpull.cache.findings",
     "WarmReport": "fastpull.client",
+    "check_settings": "fastpull.settingcheck",
     "effective_settings": "fastpull.config",
     "open_mpi": "fastpull.cluster.mpi",
     "parse_age": "fastpull.values",
@@ -205,6 +207,7 @@ __all__ = [
     "Verified",
     "WarmReport",
     "__version__",
+    "check_settings",
     "effective_settings",
     "open_mpi",
     "parse_age",
@@ -212,6 +215,10 @@ __all__ = [
     "pull",
     "sink_for",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

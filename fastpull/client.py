@@ -88,6 +88,7 @@ class Client:
     Raises:
         InvalidSetting: from the constructor.
         CacheError: from ``async with``, if the cache cannot be made.
+        RuntimeError: from every method, outside of ``async with``.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Client:
         self.settings = settings or Settings.load(cache=None if cache is None else os.fspath(cache))
         self._on_event = on_event
         self._keyring = Keyring(self.settings.access, on_warning=self._warn)
-        self._exit = contextlib.AsyncExitStack()
+        self._exit: contextlib.AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
         settings = self.settings
@@ -135,7 +136,9 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._exit.aclose()
+        stack, self._exit = self._exit, None
+        if stack is not None:
+            await stack.aclose()
 
     async def resolve(self, source: str, platform: str | Platform | None = None) -> Image:
         """Finds out what a source is now.
@@ -151,6 +154,7 @@ class Client:
             TransportError, RegistryError, AccessDenied: the source does not tell.
             UnsupportedMediaType: it is no image.
         """
+        self._check_entered()
         if platform is None:
             platform = Platform.of_host()
         elif isinstance(platform, str):
@@ -195,6 +199,7 @@ class Client:
             Forbidden: the policy does not let the image in; nothing was asked for.
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
+        self._check_entered()
         from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
         from fastpull.sinks.choose import sink_for  # noqa: PLC0415
         from fastpull.sinks.digestfile import prepared_digest_file  # noqa: PLC0415
@@ -260,6 +265,7 @@ class Client:
             Forbidden: the policy does not let the image in; nothing was asked for.
             FastpullError: whatever went wrong; nothing was published, and nothing is held that was not before.
         """
+        self._check_entered()
         meter = Meter()
         image = await self._opener.with_scheme(image) if isinstance(image, str) else image
         self._check_policy(image if isinstance(image, str) else image.source)
@@ -373,20 +379,22 @@ class Client:
             raise
 
     async def warm(
-        self, sources: Iterable[str], *, jobs: int = 4, platform: str | Platform | None = None
+        self, sources: str | Iterable[str], *, jobs: int = 4, platform: str | Platform | None = None
     ) -> list[WarmReport]:
         """Brings images into the cache; a failure of one does not stop the others.
 
         Args:
-            sources: as for `resolve`. A layout is verified where it is.
+            sources: as for `resolve`, one or several. A layout is verified where it is.
             jobs: images that are fetched side by side.
             platform: as for `resolve`.
 
         Returns:
             A report for each source, in their order.
         """
+        self._check_entered()
         from fastpull.engine import warm_image  # noqa: PLC0415  # see `_workshop`
 
+        sources = [sources] if isinstance(sources, str) else sources
         turns = Turns(jobs)
 
         async def warm_one(rank: int, source: str) -> WarmReport:
@@ -423,6 +431,10 @@ class Client:
             InvalidSource, InvalidDigest: a part of it is empty, or no digest.
         """
         return path_of(source) if is_path(source) else None
+
+    def _check_entered(self) -> None:
+        if self._exit is None:
+            raise RuntimeError("the client is not open, use it in: async with fastpull.Client() as client")
 
     def _check_policy(self, source: str) -> None:
         self._policy.check(self._source(source).identity)

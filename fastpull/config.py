@@ -15,7 +15,16 @@ from fastpull.configfile import read_config_file
 from fastpull.errors import InvalidSetting
 from fastpull.secret import Secret
 from fastpull.sitefiles import folders
-from fastpull.values import parse_count, parse_names, parse_path, parse_size, parse_switch, show_size, show_switch
+from fastpull.values import (
+    parse_count,
+    parse_host,
+    parse_hosts,
+    parse_path,
+    parse_size,
+    parse_switch,
+    show_size,
+    show_switch,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +65,8 @@ SWITCH = Kind("", parse_switch, show_switch, types=(bool,))
 FOLDER = Kind("DIR", parse_path)
 FILE = Kind("FILE", parse_path)
 NAME = Kind("NAME", str)
-HOST = Kind("HOST[:PORT]", str)
-HOSTS = Kind("HOST[:PORT]", parse_names, ",".join, types=(list,), is_list=True)
+HOST = Kind("HOST[:PORT]", parse_host)
+HOSTS = Kind("HOST[:PORT]", parse_hosts, ",".join, types=(list,), is_list=True)
 SECRET = Kind("", Secret, is_secret=True)
 COMPRESSION = Kind("NAME[:LEVEL]", str)
 LOCKS = Kind.choice("auto", "flock", "lease")

@@ -92,9 +92,11 @@ __all__ = [
 ]
 
 
-def printable(name: bytes) -> str:
-    """Shows a name from a layer on a terminal: as UTF-8 where it is, every other byte and control escaped."""
-    text = name.decode("utf-8", "backslashreplace")
+def printable(name: bytes | str) -> str:
+    """Return text of an image, a registry or a file name for terminals: invalid UTF-8 and controls are escaped."""
+    text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -115,13 +117,13 @@ class FastpullError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened, and where."""
-        return f"{self._message()} ({self.asked})" if self.asked else self._message()
+        """What happened, and where: one line, safe for terminals."""
+        return printable(f"{self._message()} ({self.asked})" if self.asked else self._message())
 
     @property
     def hint(self) -> str:
         """What to do next; empty where there is nothing to do."""
-        return self._hint()
+        return printable(self._hint())
 
     def _message(self) -> str:
         return type(self).__name__

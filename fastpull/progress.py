@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from fastpull.errors import printable
+
 if TYPE_CHECKING:
     from fastpull.oci.digest import Digest
     from fastpull.oci.image import Image
@@ -94,13 +96,16 @@ class Retrying:
 
     Attributes:
         host: that was asked.
-        reason: what happened.
+        reason: what happened, safe for terminals.
         pause_seconds: until the next try.
     """
 
     host: str
     reason: str
     pause_seconds: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", printable(self.reason))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +140,14 @@ class Warned:
 
     Attributes:
         source: the image, or the cache.
-        message: one sentence.
+        message: one sentence, safe for terminals.
     """
 
     source: str
     message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", printable(self.message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from fastpull.errors import InvalidSetting
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", re.IGNORECASE)
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -64,6 +65,13 @@ def parse_path(text: str) -> str:
     return os.path.expanduser(text)
 
 
-def parse_names(text: str) -> tuple[str, ...]:
-    """Reads names with commas between them."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def parse_host(text: str) -> str:
+    """Read ``HOST[:PORT]``; nothing is nothing."""
+    if text and not _HOST.fullmatch(text):
+        raise InvalidSetting(text, "not a HOST[:PORT]")
+    return text
+
+
+def parse_hosts(text: str) -> tuple[str, ...]:
+    """Read ``HOST[:PORT]``, several with commas between them."""
+    return tuple(parse_host(name.strip()) for name in text.split(",") if name.strip())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from fastpull.cache.pins import MAX_PIN_SECONDS, Pins
 from fastpull.cache.refs import Ref, damaged_refs, read_refs, remove_ref
 from fastpull.cache.store import Store, StoredBlob
 from fastpull.config import Settings
-from fastpull.errors import CacheError, FastpullError, NotFound
+from fastpull.errors import CacheError, FastpullError, InvalidDigest, NotFound
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.oci.manifest import Manifest, parse_manifest
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
 
 _READ_SIZE = 1 << 20
+_DIGITS = re.compile(r"(?:(?P<algorithm>sha256|sha512):)?(?P<digits>[0-9a-f]{6,128})")
+_FULL_LENGTHS = (64, 128)
 _LEFTOVER_SECONDS = 86400.0
 """Partial blobs that nobody has written to for a day will not be resumed any more."""
 
@@ -202,20 +205,27 @@ class Cache:
     def remove(self, name: str, *, dry_run: bool = False) -> Removed:
         """Removes an image by reference, with what no other reference needs of it, or by digest a blob.
 
+        A digest may be cut short to its first six or more digits, with or without its algorithm, as listings show it.
+        A name that may be both is a reference if the cache knows that.
+
         Of an image that is its blobs and finished images, and of the manifest that a digest names its finished images,
         too. Those that somebody holds stay.
 
         Raises:
-            InvalidReference, InvalidDigest: ``name`` is neither.
+            InvalidReference, InvalidDigest: ``name`` is neither, or the beginning of several digests.
             NotFound: the cache has no such thing.
         """
         removed, mine = Removed(), list[Ref]()
         by_digest = {blob.digest: blob for blob in self._store.blobs()}
-        if name.startswith(("sha256:", "sha512:")):
-            wanted: Iterable[Digest] = [Digest.parse(name)]
-        else:
+        reference = ""
+        digits = _DIGITS.fullmatch(name)
+        if not (name.startswith(("sha256:", "sha512:")) or (digits and len(name) in _FULL_LENGTHS)):
             reference = str(Reference.parse(name.removeprefix("docker://")))
             mine = [ref for ref in read_refs(self._store.files) if ref.reference == reference]
+        wanted: Iterable[Digest]
+        if not mine and (found := self._find_digest(name, digits, by_digest)) is not None:
+            wanted = [found]
+        else:
             others = [ref for ref in read_refs(self._store.files) if ref.reference != reference]
             needed = {digest for ref in others for digest in self._digests(ref)}
             wanted = {digest: None for ref in mine for digest in self._digests(ref) if digest not in needed}
@@ -233,6 +243,19 @@ class Cache:
         if not dry_run:
             self._leftovers.empty_trash()
         return removed
+
+    def _find_digest(self, name: str, match: re.Match[str] | None, blobs: Iterable[Digest]) -> Digest | None:
+        """Return the digest of the cache that a name is, or begins; None if it has not the form of one."""
+        if match is None:
+            return Digest.parse(name) if name.startswith(("sha256:", "sha512:")) else None
+        known = {*blobs, *(image.key.manifest for image in self._images.all())}
+        algorithm, digits = match["algorithm"], match["digits"]
+        found = [one for one in known if one.encoded.startswith(digits) and algorithm in (None, one.algorithm)]
+        if len(found) > 1:
+            raise InvalidDigest(name, f"{len(found)} digests of the cache begin like this")
+        if not found and algorithm is not None and len(digits) in _FULL_LENGTHS:
+            return Digest.parse(name)
+        return found[0] if found else None
 
     def _remove(self, blob: StoredBlob, removed: Removed, dry_run: bool) -> None:
         if dry_run or self._store.remove(blob.digest):

@@ -11,7 +11,7 @@ from typing import Any
 import fastpull
 from fastpull.cli.arguments import add_settings
 from fastpull.cli.words import age_of, plain, size_of, table
-from fastpull.errors import FastpullError, IntegrityError
+from fastpull.errors import FastpullError, IntegrityError, printable
 
 _EPILOG = """\
 examples:
@@ -21,7 +21,7 @@ examples:
   fastpull cache du
   fastpull cache gc --max-size 200G --max-age 30d    for a nightly job
   fastpull cache verify                              read and hash everything
-  fastpull cache rm debian:12
+  fastpull cache rm debian:12 2d7a0e3f5c61
 
 All of these are safe beside running pulls.
 """
@@ -56,9 +56,12 @@ def add_verb(verbs: Any) -> None:
     collecting.add_argument("--pin-age", metavar="AGE", help="nobody uses a finished image for longer than this (30d)")
     verifying = add("verify", _verify, "read and hash everything, and take out what is damaged")
     removing = add("rm", _rm, "remove images by reference, or blobs by digest; finished images go with their manifest")
-    removing.add_argument("names", metavar="NAME", nargs="+", help="a reference or a digest")
+    removing.add_argument(
+        "names", metavar="NAME", nargs="+", help="a reference, a digest, or the first digits of one, as in cache ls"
+    )
     for action in (collecting, verifying, removing):
         action.add_argument("-n", "--dry-run", action="store_true", help="change nothing, only tell")
+        action.add_argument("-q", "--quiet", action="store_true", help="only errors and warnings")
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -142,13 +145,13 @@ def _verify(options: argparse.Namespace) -> int:
         for digest in digests:
             print(f"fastpull: damaged {kind} of: {digest}", file=sys.stderr)
     for path in found.corrupt_images:
-        print(f"fastpull: damaged finished image: {path}", file=sys.stderr)
+        print(f"fastpull: damaged finished image: {printable(path)}", file=sys.stderr)
     for name in found.corrupt_refs:
-        print(f"fastpull: damaged reference: {name}", file=sys.stderr)
+        print(f"fastpull: damaged reference: {printable(name)}", file=sys.stderr)
     damaged = found.damaged
     if options.json:
         print(json.dumps(plain(found)))
-    else:
+    elif not options.quiet:
         done = "would be taken out" if options.dry_run else "taken out"
         state = f"{damaged} damaged, {done}" if damaged else "all sound"
         print(f"{found.blobs} blobs, {found.images} finished images, {size_of(found.size)}: {state}")
@@ -174,12 +177,14 @@ def _tell_removed(options: argparse.Namespace, removed: fastpull.Removed) -> Non
     if options.json:
         print(json.dumps(plain(removed)))
         return
+    for path in removed.pinned:
+        print(f"fastpull: in use, so it stays: {printable(path)}", file=sys.stderr)
+    if options.quiet:
+        return
     for blob in removed.blobs:
         print(f"{blob.digest}  {size_of(blob.size):>10}")
     for image in removed.images:
-        print(f"{image.path}  {size_of(image.size):>10}")
-    for path in removed.pinned:
-        print(f"fastpull: somebody uses it, so it stays: {path}", file=sys.stderr)
+        print(f"{printable(image.path)}  {size_of(image.size):>10}")
     print(f"{'would free' if options.dry_run else 'freed'} {size_of(removed.freed_bytes)}", file=sys.stderr)
 
 

@@ -43,7 +43,7 @@ def add_verb(verbs: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     given = given_settings(options)
-    fastpull.Settings.load(**given)  # values that do not go together are errors here, too
+    fastpull.check_settings(fastpull.Settings.load(**given))
     found = fastpull.effective_settings(**given)
     if options.json:
         print(

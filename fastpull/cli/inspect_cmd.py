@@ -11,6 +11,8 @@ import fastpull
 from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, settings_of
 from fastpull.cli.running import run
 from fastpull.cli.words import image_summary, plain, size_of
+from fastpull.errors import printable
+from fastpull.progress import Event, Warned
 
 _EPILOG = """\
 examples:
@@ -72,9 +74,9 @@ def _show_login(options: argparse.Namespace) -> int:
         print(json.dumps({"subject": search.subject, "login": login, "places": plain(search.places)}, indent=2))
         return 0
     who = f"{found.username or '(a token)'}, with the {found.kind} of {found.origin}" if found else "nobody: anonymous"
-    print(f"{search.subject}: {who}")
+    print(printable(f"{search.subject}: {who}"))
     for place in search.places:
-        print(f"  {place.name}: {place.outcome}")
+        print(printable(f"  {place.name}: {place.outcome}"))
     return 0
 
 
@@ -88,8 +90,13 @@ def _registry_and_repository(text: str) -> tuple[str, str]:
 
 
 async def _resolve(options: argparse.Namespace, settings: fastpull.Settings) -> fastpull.Image:
-    async with fastpull.Client(settings) as client:
+    async with fastpull.Client(settings, on_event=_show_warning) as client:
         return await client.resolve(options.source, options.platform)
+
+
+def _show_warning(event: Event) -> None:
+    if isinstance(event, Warned):
+        print(f"warning: {printable(event.source)}: {event.message}", file=sys.stderr)
 
 
 def _words(image: fastpull.Image) -> str:
@@ -105,9 +112,10 @@ def _words(image: fastpull.Image) -> str:
         "Entrypoint": " ".join(map(repr, config.entrypoint)),
         "Cmd": " ".join(map(repr, config.cmd)),
     }
-    lines = [f"{name + ':':13}{value}" for name, value in facts.items() if value]
-    lines += [f"{'Env:' if not number else '':13}{value}" for number, value in enumerate(config.env)]
-    lines += [f"{'Labels:' if not n else '':13}{key}={value}" for n, (key, value) in enumerate(config.labels)]
+    lines = [f"{name + ':':13}{printable(value)}" for name, value in facts.items() if value]
+    lines += [f"{'Env:' if not number else '':13}{printable(value)}" for number, value in enumerate(config.env)]
+    labels = [printable(f"{key}={value}") for key, value in config.labels]
+    lines += [f"{'Labels:' if not number else '':13}{label}" for number, label in enumerate(labels)]
     lines += [
         f"{'Layers:' if not number else '':13}{layer.blob.digest}  {size_of(layer.blob.size):>10}"
         for number, layer in enumerate(image.layers)

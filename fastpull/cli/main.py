@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import json
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import fastpull
 from fastpull.cli.running import INTERRUPTED, Interrupted
@@ -43,6 +44,13 @@ exit codes:
 
 class _Parser(argparse.ArgumentParser):
     """Answers a wrong command line with the exit code of invalid input."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(one) for one in action.choices]
+            near = difflib.get_close_matches(str(value), choices, 1)
+            advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(choices)}"
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r} ({advice})")
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ from fastpull.errors import InvalidSetting
 if TYPE_CHECKING:
     from fastpull.progress import OnEvent
 
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+"""A comment; the # of REGISTRY#IMAGE has no blank before it."""
+
 _EPILOG = """\
 examples:
   fastpull warm debian:12 quay.io/fedora/fedora:41
@@ -32,7 +36,7 @@ examples:
   mpirun -n 500 --map-by node fastpull warm --mpi debian:12 --cache /local/fastpull
   fastpull warm --edf ~/.edf/pytorch.toml ~/.edf/jax.toml
 
-A file has one source a line; empty lines and those that begin with # do not count.
+A file has one source a line. Empty lines and comments are left out: a # at the beginning or after a blank begins one.
 If some images fail, the others are warmed all the same, and the exit code is that of the first failure.
 """
 
@@ -115,5 +119,5 @@ def _read(path: str) -> list[str]:
                 text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSetting(path, f"cannot read the list of sources ({error})") from error
-    lines = (line.strip() for line in text.splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
+    lines = (_COMMENT.sub("", line).strip() for line in text.splitlines())
+    return [line for line in lines if line]

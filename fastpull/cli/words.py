@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import fastpull
+from fastpull.errors import printable
 
 if TYPE_CHECKING:
     from fastpull.errors import FastpullError
@@ -23,7 +24,8 @@ def size_of(count: float) -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Lines with columns of equal width."""
+    """Lines with columns of equal width; control characters in cells are escaped."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     for row in (head, *rows):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

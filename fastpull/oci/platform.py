@@ -23,6 +23,19 @@ _ARCHITECTURES = {  # what people, kernels and enroot say -> what the specificat
     "powerpc64le": "ppc64le",
 }
 _IMPLIED_VARIANTS = {"armhf": "v7", "armv7l": "v7", "armv6l": "v6", "armel": "v6"}
+_SYSTEMS = (
+    "linux",
+    "windows",
+    "darwin",
+    "freebsd",
+    "netbsd",
+    "openbsd",
+    "solaris",
+    "illumos",
+    "aix",
+    "android",
+    "wasip1",
+)
 _DEFAULT_VARIANTS = {"arm64": "v8", "arm": "v7", "amd64": "v1"}
 
 
@@ -44,14 +57,15 @@ class Platform:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``os/architecture[/variant]``, or only an architecture, which is Linux's.
+        """Read ``os/architecture[/variant]``; an architecture alone is Linux's, a system alone has this machine's one.
 
         Raises:
             InvalidPlatform: more parts, or empty ones.
         """
         parts = text.split("/")
         if len(parts) == 1:
-            parts = ["linux", *parts]
+            is_system = text.lower() in _SYSTEMS
+            parts = [text, host_platform.machine()] if is_system else ["linux", text]
         if len(parts) > 3 or not all(_PART.fullmatch(part) for part in parts):
             raise InvalidPlatform(text, "not a platform")
         return cls.normalised(parts[0], parts[1], parts[2] if len(parts) == 3 else None)

@@ -35,6 +35,7 @@ ROOMS = [
     "cluster",
     "runtimes",
     "sinks",
+    "settingcheck",
     "tracefile",
     "unpack",
     "dressing",

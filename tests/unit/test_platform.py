@@ -22,6 +22,18 @@ def test_platforms_are_normalised(text: str, expected: str) -> None:
     assert str(Platform.parse(text)) == expected
 
 
+@pytest.mark.parametrize("text", ["linux", "Linux"])
+def test_a_system_alone_has_the_architecture_of_this_machine(text: str) -> None:
+    assert Platform.parse(text) == Platform.of_host()
+
+
+def test_another_system_is_no_architecture() -> None:
+    assert (Platform.parse("windows").os, Platform.parse("windows").architecture) == (
+        "windows",
+        Platform.of_host().architecture,
+    )
+
+
 @pytest.mark.parametrize("text", ["", "/", "linux/", "linux/amd64/v1/x", "linux//v8", "li nux/amd64"])
 def test_malformed_platforms_are_refused(text: str) -> None:
     with pytest.raises(InvalidPlatform):
