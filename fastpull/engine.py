@@ -286,6 +286,8 @@ class Pull:
             content = self._workshop.store.indexes.read(layer.blob.digest)
             try:
                 index = LayerIndex.from_bytes(content) if content else None
+                if index is not None:
+                    index.check()
             except ValueError:
                 index = None
             if index is None or (index.blob, index.diff_id) != (layer.blob.digest, layer.diff_id):

@@ -95,7 +95,12 @@ class Finisher:
         image = await self._look(key)
         if image is None and build is not None:
             try:
-                facts = await build(self._images.draft(key))
+                drafting = self._images.drafting(key)
+                path = await in_thread(self._files, drafting.__enter__)
+                try:
+                    facts = await build(path)
+                finally:
+                    drafting.__exit__(None, None, None)
                 lock.check()
                 image = await in_thread(self._files, self._images.publish, key, source, facts, sync)
             except FastpullError:

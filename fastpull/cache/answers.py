@@ -2,7 +2,7 @@
 
 ::
 
-    <root>/v1/answers/<hash of the question>    a line of JSON: the answer to each job that asked lately
+    <root>/v1/answers/[user-<number>/]<hash of the question>    a line of JSON: the answer to each job that asked lately
 
 Only who runs as the same user takes an answer: whoever may not ask a registry learns nothing here. How old one is goes
 by the filesystem's own time. Every method blocks.
@@ -10,14 +10,16 @@ by the filesystem's own time. Every method blocks.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastpull.cache import line
 from fastpull.cache.files import local_errors
-from fastpull.cache.fstime import filesystem_time
-from fastpull.errors import InvalidDigest
+from fastpull.errors import CacheError, InvalidDigest
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ class Answers:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._folder = os.path.join(files.root, "answers")
+        self._folder = files.user_folder("answers")
 
     def lock(self, question: Question) -> FileLock:
         """The lock that whoever asks holds."""
@@ -75,35 +77,41 @@ class Answers:
         """Tells an answer to the other processes of the job; to be called by who holds the lock."""
         known = {job: value for job, value in self._read(question).items() if job != question.job}
         latest = dict(list(known.items())[1 - _MAX_JOBS :])
-        latest[question.job] = {"digest": str(digest), "time": filesystem_time(self._folder)}
+        latest[question.job] = {"digest": str(digest), "time": self._now()}
         self._files.write(self._path(question), line.to_bytes(latest), mode=0o600)
 
     def remove_old(self) -> None:
         """Removes the files of which nothing can be used any more."""
-        with local_errors():
-            now = filesystem_time(self._folder)
-        for _, name, state in self._files.listed("answers", nested=False):
-            if now - state.st_mtime > MAX_ANSWER_SECONDS:
-                self._files.unlink(os.path.join(self._folder, name))
+        now, root = self._now(), os.path.join(self._files.root, "answers")
+        for nested in (False, True):
+            for inner, name, state in self._files.listed("answers", nested=nested):
+                if now - state.st_mtime > MAX_ANSWER_SECONDS and stat.S_ISREG(state.st_mode):
+                    with contextlib.suppress(CacheError):  # another user's
+                        self._files.unlink(os.path.join(root, inner, name))
 
     def _read(self, question: Question) -> dict[str, dict[str, Any]]:
         """The answers that count, by job."""
-        with local_errors():
-            try:
-                with open(self._path(question), "rb") as file:
-                    if os.fstat(file.fileno()).st_uid != os.geteuid():
-                        return {}
-                    content = file.read()
-            except (FileNotFoundError, PermissionError):
-                return {}
-            now = filesystem_time(self._folder)
         try:
-            answers = dict(line.from_bytes(content))
+            found = self._files.read_with_state(self._path(question))
+        except CacheError as error:
+            if error.errno == errno.EACCES:
+                return {}
+            raise
+        if found is None or found[1].st_uid != os.geteuid():
+            return {}
+        now = self._now()
+        try:
+            answers = dict(line.from_bytes(found[0]))
             for value in answers.values():
                 Digest.parse(value["digest"])
             return {job: one for job, one in answers.items() if abs(now - one["time"]) <= MAX_ANSWER_SECONDS}
         except (ValueError, KeyError, TypeError, InvalidDigest):
             return {}
+
+    def _now(self) -> float:
+        """The filesystem's time."""
+        with local_errors():
+            return self._files.time("answers")
 
     def _path(self, question: Question) -> str:
         return os.path.join(self._folder, question.name)

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
+import stat
 from collections.abc import Iterator
 
+from fastpull.cache.folder import CacheAccess, CacheFolder
 from fastpull.cache.locks import FileLock
 from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_error
 from fastpull.oci.digest import ALGORITHMS, Digest
+from fastpull.writing import pwrite_all
 
+_VERSION = "v1"
 _BY_DIGEST = ("blobs", "partial", "index", "images")
 _FOLDERS = (*_BY_DIGEST, "answers", "pins", "refs", "locks", "trash")
+_USER = "user-"
+_PERMISSIONS = 0o2777
 _counter = itertools.count()
+
+MAX_NOTE_SIZE = 1 << 20
+"""Bytes of the largest small file that is read: a seal, a reference, an answer, a pin."""
 
 
 class Files:
     """The directory ``<root>/v1`` and its folders.
+
+    Paths below it are addresses: every method opens the folders on the way by descriptor, see `fastpull.cache.folder`.
 
     Args:
         root: made if it is missing, for its owner alone. Folders and files in it take over the root's permissions
@@ -26,37 +38,88 @@ class Files:
 
     Attributes:
         root: with ``v1``.
+        access: of the root.
         mode: of folders.
         file_mode: of what is published: for all who may read the cache, and not to be written to.
         note_mode: of what whoever shares the cache may touch to say that they used it.
 
     Raises:
-        CacheError: from every method, where the filesystem refuses.
+        CacheError: from every method, where the filesystem refuses, or a folder is not one of this cache.
     """
 
     def __init__(self, root: str, locks: str = "auto") -> None:
         self._locks = locks
-        self.root = os.path.join(os.path.abspath(root), "v1")
+        self._top = os.path.abspath(root)
+        self.root = os.path.join(self._top, _VERSION)
         with local_errors():
-            os.makedirs(os.path.dirname(self.root), mode=0o700, exist_ok=True)
-            self.mode = os.stat(os.path.dirname(self.root)).st_mode & 0o2777
-            inner = (f"{folder}/{algorithm}" for folder in _BY_DIGEST for algorithm in ALGORITHMS)
-            for folder in ("", *_FOLDERS, *inner):
-                path = os.path.join(self.root, folder)
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(path)
-                    os.chmod(path, self.mode)
+            os.makedirs(self._top, mode=0o700, exist_ok=True)
+            state = os.stat(self._top)
+            self.access = CacheAccess(state.st_uid, state.st_mode & _PERMISSIONS)
+            self.mode = self.access.mode
+            for folder in _FOLDERS:
+                with self.folder(folder, create=True) as opened:
+                    for algorithm in ALGORITHMS if folder in _BY_DIGEST else ():
+                        opened.inner(algorithm, self.mode).close()
         self.file_mode = self.mode & 0o444
         self.note_mode = self.mode & 0o666
 
     @property
     def is_shared(self) -> bool:
         """Whether others than its owner may write to the cache."""
-        return bool(self.mode & 0o022)
+        return self.access.is_shared
+
+    # --- places
 
     def path(self, folder: str, digest: Digest) -> str:
         """Where something that is named by a digest is, or would be."""
         return os.path.join(self.root, folder, digest.algorithm, digest.encoded)
+
+    def user_folder(self, folder: str, user: int | None = None) -> str:
+        """Return the path of what counts because of who wrote it: in a shared cache a folder for each user.
+
+        Whoever may write to a folder can rename the files in it, and put one of somebody's under a name that this
+        user never gave it. So nobody else may write to these.
+
+        Args:
+            folder: of the cache.
+            user: whose; by default this one's.
+        """
+        place = os.path.join(self.root, folder)
+        return (
+            os.path.join(place, user_folder_name(os.geteuid() if user is None else user)) if self.is_shared else place
+        )
+
+    def folder(self, *names: str, create: bool = False) -> CacheFolder:
+        """Open a folder.
+
+        Args:
+            *names: of the folders on the way from ``v1``.
+            create: make what is missing: a cache may be emptied at any time.
+
+        Raises:
+            OSError: it is missing, or cannot be opened.
+        """
+        if create:
+            os.makedirs(self._top, mode=0o700, exist_ok=True)
+        opened = CacheFolder.at(self._top, self.access)
+        for name in (_VERSION, *names):
+            with opened:
+                inner = opened.inner(name, _mode_of(names[0], name, self.mode) if create else None)
+                if name.startswith(_USER) and not _is_user_s_own(inner, name):
+                    inner.close()
+                    if not create:
+                        raise FileNotFoundError(errno.ENOENT, "another user has made this folder", inner.path)
+                    opened.rename(name, opened, f".{name}.{unique()}")
+                    inner = opened.inner(name, _mode_of(names[0], name, self.mode))
+            opened = inner
+        return opened
+
+    @contextlib.contextmanager
+    def at(self, path: str, *, create: bool = False) -> Iterator[tuple[CacheFolder, str]]:
+        """Open the folder of a path below ``v1``; give it and the last name."""
+        *names, name = os.path.relpath(path, self.root).split(os.sep)
+        with self.folder(*names, create=create) as folder:
+            yield folder, name
 
     def blob_lock(self, digest: Digest) -> FileLock:
         """The lock that whoever writes a blob holds."""
@@ -64,24 +127,79 @@ class Files:
 
     def lock(self, name: str) -> FileLock:
         """The lock of that name."""
-        return FileLock(os.path.join(self.root, "locks", name), self.note_mode, self._locks)
+        path = os.path.join(self.root, "locks", name)
+        return FileLock(path, self.note_mode, self._locks, lambda create: self.folder("locks", create=create))
 
-    def listed(self, folder: str, *, nested: bool = True) -> Iterator[tuple[str, str, os.stat_result]]:
-        """The visible files of a folder as (subfolder, name, state); those that vanish meanwhile are passed over."""
-        root = os.path.join(self.root, folder)
-        with local_errors():
-            for inner in names_in(root) if nested else [""]:
-                for name in names_in(os.path.join(root, inner)):
-                    if not name.startswith("."):
-                        with contextlib.suppress(FileNotFoundError):
-                            yield inner, name, os.stat(os.path.join(root, inner, name), follow_symlinks=False)
+    def time(self, *names: str) -> float:
+        """Return the filesystem's time, as a folder has it. Raises OSError."""
+        with self.folder(*names, create=True) as folder:
+            return folder.time()
 
-    def read(self, path: str) -> bytes | None:
-        """The content of a small file; None where there is none."""
+    # --- files
+
+    def names(self, *names: str) -> list[str]:
+        """Return what is in a folder, sorted; nothing where there is none, or only another user may look into it."""
         with local_errors():
             try:
-                with open(path, "rb") as file:
-                    return file.read()
+                with self.folder(*names) as folder:
+                    return folder.names()
+            except (FileNotFoundError, PermissionError):
+                return []
+
+    def listed(self, *names: str, nested: bool = True) -> Iterator[tuple[str, str, os.stat_result]]:
+        """The visible files of a folder as (subfolder, name, state); those that vanish meanwhile are passed over."""
+        inner_names = [name for name in self.names(*names) if not name.startswith(".")] if nested else [""]
+        for inner in inner_names:
+            found = list[tuple[str, str, os.stat_result]]()
+            missing = contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError)
+            with local_errors(), missing, self._inner_folder(names, inner) as folder:
+                for name in folder.names():
+                    state = None if name.startswith(".") else folder.lookup(name)
+                    if state is not None:
+                        found.append((inner, name, state))
+            yield from found
+
+    def _inner_folder(self, names: tuple[str, ...], inner: str) -> CacheFolder:
+        try:
+            return self.folder(*names, inner) if inner else self.folder(*names)
+        except CacheError as error:
+            if not inner:
+                raise
+            raise NotADirectoryError(errno.ENOTDIR, error.reason) from error  # something planted beside the rest
+
+    def lookup(self, path: str) -> os.stat_result | None:
+        """Return the state of what has a path, without following a link; None where there is nothing."""
+        with local_errors():
+            try:
+                with self.at(path) as (folder, name):
+                    return folder.lookup(name)
+            except FileNotFoundError:
+                return None
+
+    def open(self, path: str) -> int | None:
+        """Open a regular file for reading; None where there is none.
+
+        Raises:
+            NotAFile: it is something else.
+            OSError: the system refuses.
+        """
+        try:
+            with self.at(path) as (folder, name):
+                return folder.open(name)
+        except FileNotFoundError:
+            return None
+
+    def read(self, path: str, max_size: int = MAX_NOTE_SIZE) -> bytes | None:
+        """The content of a small file; None where there is none, and for what is no file or too large for one."""
+        found = self.read_with_state(path, max_size)
+        return None if found is None else found[0]
+
+    def read_with_state(self, path: str, max_size: int = MAX_NOTE_SIZE) -> tuple[bytes, os.stat_result] | None:
+        """Return what `read` does, and owner and times of the file."""
+        with local_errors():
+            try:
+                with self.at(path) as (folder, name):
+                    return folder.read(name, max_size)
             except FileNotFoundError:
                 return None
 
@@ -94,53 +212,62 @@ class Files:
             sync: wait until it is on the disk.
             mode: of the file; by default that of what is published.
         """
-        folder, name = os.path.split(path)
-        draft = os.path.join(folder, f".{name[:64]}.{unique()}")
-        with local_errors():
-            os.makedirs(folder, exist_ok=True)
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with local_errors(), self.at(path, create=True) as (folder, name):
+            draft = f".{name[:64]}.{unique()}"
+            fd = folder.create(draft, os.O_WRONLY)
             try:
                 try:
-                    view = memoryview(content)
-                    while view:
-                        view = view[os.write(fd, view) :]
+                    pwrite_all(fd, 0, [content])
                     os.fchmod(fd, self.file_mode if mode is None else mode)
                     if sync:
                         os.fsync(fd)
                 finally:
                     os.close(fd)
-                os.rename(draft, path)
+                folder.rename(draft, folder, name)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    os.unlink(draft)
+                    folder.unlink(draft)
                 raise
             if sync:
-                sync_folder(folder)
+                folder.sync()
+
+    def touch(self, path: str) -> None:
+        """Note that a file was used, as far as this user may."""
+        with contextlib.suppress(OSError, CacheError), self.at(path) as (folder, name):
+            folder.touch(name)
 
     def discard(self, path: str, why: str) -> bool:
         """Moves a file to ``trash``; says whether it was there. Whoever has it open can read on."""
-        target = os.path.join(self.root, "trash", f"{os.path.basename(path)}.{unique()}.{why}")
         with local_errors():
             try:
-                os.rename(path, target)
+                with self.at(path) as (folder, name):
+                    if folder.lookup(name) is None:
+                        return False
+                    with self.folder("trash", create=True) as trash:
+                        folder.rename(name, trash, f"{name[:128]}.{unique()}.{why}")
             except FileNotFoundError:
                 return False
         return True
 
     def open_scratch(self) -> int:
         """Opens an empty file without a name, which is gone when its descriptor is closed, whoever dies meanwhile."""
-        with local_errors():
+        with local_errors(), self.folder(create=True) as folder:
             with contextlib.suppress(OSError):  # not every filesystem can: NFS, some overlays
-                return os.open(self.root, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            path = os.path.join(self.root, f".scratch.{unique()}")
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            os.unlink(path)
+                return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder.fd)
+            name = f".scratch.{unique()}"
+            fd = folder.create(name)
+            folder.unlink(name)
             return fd
 
     def unlink(self, path: str) -> None:
         """Removes a file, if it is there."""
-        with local_errors(), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        with local_errors(), contextlib.suppress(FileNotFoundError), self.at(path) as (folder, name):
+            folder.unlink(name)
+
+    def remove(self, path: str) -> None:
+        """Remove whatever has a path; nothing behind a link."""
+        with local_errors(), contextlib.suppress(FileNotFoundError), self.at(path) as (folder, name):
+            folder.remove(name)
 
 
 @contextlib.contextmanager
@@ -154,6 +281,11 @@ def local_errors() -> Iterator[None]:
         raise from_os_error(CacheError, error) from error
 
 
+def user_folder_name(user: int) -> str:
+    """Return the name of a user's own folder in a folder of the cache."""
+    return f"{_USER}{user}"
+
+
 def digest_of(algorithm: str, name: str) -> Digest | None:
     """The digest that a file is named by; None for any other name."""
     try:
@@ -162,23 +294,19 @@ def digest_of(algorithm: str, name: str) -> Digest | None:
         return None
 
 
-def names_in(path: str) -> list[str]:
-    """What is in a directory, sorted; nothing where there is none."""
-    try:
-        return sorted(os.listdir(path))
-    except FileNotFoundError:
-        return []
-
-
 def unique() -> str:
     """A part of a name that nothing else on this host has at this time."""
     return f"{os.getpid()}.{next(_counter)}"
 
 
-def sync_folder(path: str) -> None:
-    """Waits until the names in a directory are on the disk. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _mode_of(folder: str, name: str, mode: int) -> int:
+    """Permissions of a folder; references of another user are read, what else is a user's own is not."""
+    if not name.startswith(_USER):
+        return mode
+    return mode & 0o755 | 0o700 if folder == "refs" else 0o700
+
+
+def _is_user_s_own(folder: CacheFolder, name: str) -> bool:
+    """Whether a user's folder is theirs, and nobody else can put anything into it."""
+    state = folder.state()
+    return name == user_folder_name(state.st_uid) and not stat.S_IMODE(state.st_mode) & 0o022

@@ -4,10 +4,12 @@
 
     <root>/v1/images/<algorithm>/<manifest>.<recipe>.sqsh          the file, read-only
     <root>/v1/images/<algorithm>/<manifest>.<recipe>.sqsh.seal     what it is, and what was verified
+    <root>/v1/images/user-<number>/...                             the same of one user, in a cache that others write to
 
 ``<manifest>`` is the hexadecimal digest of the image's manifest, ``<recipe>`` a hash of the platform and of all else
 that decides on the bytes. No digest tells whether a file is what its name says: whoever made it has to be trusted. So
-in a cache that others may write to, users have files of their own, unless they say that they trust those others.
+in a cache that others may write to, users have files of their own, in a folder that nobody else can enter, unless they
+say that they trust those others: where others can rename files, the owner of a file says nothing about its name.
 
 Whoever makes one holds its lock. Readers take none; while somebody holds the lock a file may be about to go, so that
 who wants it waits. Every method blocks.
@@ -16,8 +18,10 @@ who wants it waits. Every method blocks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -26,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from fastpull.cache import line
-from fastpull.cache.files import local_errors, sync_folder
+from fastpull.cache.files import local_errors, user_folder_name
+from fastpull.cache.folder import CacheFolder, NotAFile
 from fastpull.cache.seal import Seal
-from fastpull.errors import InvalidDigest
+from fastpull.errors import CacheError, InvalidDigest
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
@@ -145,12 +150,11 @@ class Images:
             is_stopped: asked now and then whether to give up; the answer is a miss then.
         """
         path = self._path(key)
+        state = self._files.lookup(path)
+        if state is None:
+            return None
         with local_errors():
-            try:
-                state = os.stat(path, follow_symlinks=False)
-            except FileNotFoundError:
-                return None
-            image = self._read(path)
+            image = self._read(path) if stat.S_ISREG(state.st_mode) else None
             if image is not None and state.st_size == image.size and self._is_from(key.maker, path, state):
                 is_known = image.seal.is_fresh and state.st_mtime_ns == image.mtime_ns
                 if not is_known:
@@ -158,8 +162,7 @@ class Images:
                     if is_stopped():
                         return None
                 if image is not None:
-                    with contextlib.suppress(OSError):  # another user's, in a cache that is not for both to write to
-                        os.utime(path + _SEAL)
+                    self._files.touch(path + _SEAL)
                     return image
         self.quarantine(key)
         return None
@@ -168,9 +171,13 @@ class Images:
         """The lock that whoever makes or removes an image holds."""
         return self._files.lock(f"image-{key.name}")
 
-    def draft(self, key: ImageKey) -> str:
-        """Where an image is to be made by who holds its lock."""
-        return os.path.join(self._folder(key.manifest.algorithm), f".{key.name}{_DRAFT}")
+    @contextlib.contextmanager
+    def drafting(self, key: ImageKey) -> Iterator[str]:
+        """Give the path where an image is to be made by who holds its lock: it leads through an open folder."""
+        with local_errors(), self._files.at(self._path(key), create=True) as (folder, _):
+            if key.maker is not None and folder.state().st_uid != key.maker:
+                raise CacheError(folder.path, "this folder of finished images does not belong to its user", errno.EPERM)
+            yield f"/proc/self/fd/{folder.fd}/{_draft(key)}"
 
     def publish(self, key: ImageKey, source: str, facts: Mapping[str, Any], sync: bool) -> FinishedImage:
         """Gives a draft its name; to be called by who holds its lock.
@@ -181,11 +188,11 @@ class Images:
             facts: of its making, as JSON has them.
             sync: wait until file and names are on the disk.
         """
-        draft, path = self.draft(key), self._path(key)
-        with local_errors():
-            fd = os.open(draft, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        path, draft = self._path(key), _draft(key)
+        with local_errors(), self._files.at(path) as (folder, name):
+            fd = folder.open(draft)
             try:
-                fingerprint = _fingerprint(fd)
+                fingerprint = _fingerprint(fd, os.fstat(fd).st_size)
                 os.fchmod(fd, self._files.file_mode)
                 if sync:
                     os.fsync(fd)
@@ -195,9 +202,9 @@ class Images:
             seal = Seal.now(state.st_size, fingerprint, sync)
             image = FinishedImage(path, key, source, seal, state.st_mtime_ns, facts, time.time())
             self._files.write(path + _SEAL, image.to_bytes(), sync, self._files.note_mode)
-            os.rename(draft, path)
+            folder.rename(draft, folder, name)
             if sync:
-                sync_folder(os.path.dirname(path))
+                folder.sync()
         return image
 
     def all(self) -> Iterator[FinishedImage]:
@@ -213,8 +220,9 @@ class Images:
             with local_errors():
                 image = self._read(path)
                 sound = image is not None and self._verified(image, renew=False) is not None
-                with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-                    yield path, os.stat(path, follow_symlinks=False).st_size, sound
+            state = self._files.lookup(path)
+            if state is not None:  # not gone meanwhile
+                yield path, state.st_size, sound
 
     def quarantine(self, key: ImageKey) -> None:
         """Takes a file that is not what its name says out of the way, to ``trash``, with its seal."""
@@ -232,42 +240,48 @@ class Images:
         latest = time.time() - older_than_seconds
         for algorithm, name, state in self._files.listed("images"):
             seal = os.path.join(self._folder(algorithm), name)
-            if name.endswith(_SEAL) and state.st_mtime < latest and not os.path.lexists(seal.removesuffix(_SEAL)):
+            if name.endswith(_SEAL) and state.st_mtime < latest and not self._files.lookup(seal.removesuffix(_SEAL)):
                 self._files.unlink(seal)
 
     def _paths(self) -> Iterator[str]:
-        for algorithm, name, _ in self._files.listed("images"):
-            if name.endswith(_IMAGE):
+        for algorithm, name, state in self._files.listed("images"):
+            if name.endswith(_IMAGE) and stat.S_ISREG(state.st_mode):
                 yield os.path.join(self._folder(algorithm), name)
 
     def _folder(self, algorithm: str) -> str:
         return os.path.join(self._files.root, "images", algorithm)
 
     def _path(self, key: ImageKey) -> str:
-        return os.path.join(self._folder(key.manifest.algorithm), key.name + _IMAGE)
+        folder = self._folder(key.manifest.algorithm)
+        if key.maker is not None:
+            folder = self._folder(user_folder_name(key.maker))
+        return os.path.join(folder, key.name + _IMAGE)
 
     def _read(self, path: str) -> FinishedImage | None:
-        try:
-            with open(path + _SEAL, "rb") as file:
-                return FinishedImage.from_bytes(file.read(), path, os.fstat(file.fileno()).st_mtime)
-        except FileNotFoundError:
-            return None
+        found = self._files.read_with_state(path + _SEAL)
+        return None if found is None else FinishedImage.from_bytes(found[0], path, found[1].st_mtime)
 
     def _is_from(self, maker: int | None, path: str, state: os.stat_result) -> bool:
-        """Whether both file and seal belong to the only user who may have made them."""
-        return maker is None or {state.st_uid, os.stat(path + _SEAL, follow_symlinks=False).st_uid} == {maker}
+        """Whether both file and seal belong to a user who may have made them."""
+        seal = self._files.lookup(path + _SEAL)
+        owners = {state.st_uid, -1 if seal is None else seal.st_uid}
+        if maker is not None:
+            return owners == {maker}
+        return self._files.is_shared or all(map(self._files.access.trusts, owners))
 
     def _verified(
         self, image: FinishedImage, is_stopped: Callable[[], bool] = lambda: False, *, renew: bool = True
     ) -> FinishedImage | None:
         """The image, read, hashed and sealed anew; None if it is damaged or gone."""
         try:
-            fd = os.open(image.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
+            fd = self._files.open(image.path)
+        except NotAFile:
+            return None
+        if fd is None:
             return None
         try:
             state = os.fstat(fd)
-            if state.st_size != image.size or _fingerprint(fd, is_stopped) != image.seal.fingerprint:
+            if state.st_size != image.size or _fingerprint(fd, image.size, is_stopped) != image.seal.fingerprint:
                 return None
         finally:
             os.close(fd)
@@ -280,10 +294,32 @@ class Images:
         return image
 
 
-def _fingerprint(fd: int, is_stopped: Callable[[], bool] = lambda: False) -> str:
+def open_image(path: str) -> int | None:
+    """Open the file of a finished image for reading, through the folders of its cache; None where it is gone.
+
+    Raises:
+        OSError: the system refuses, or what is there is no file.
+    """
+    root, version, images, folder, name = path.rsplit("/", 4)
+    try:
+        with contextlib.ExitStack() as stack:
+            opened = stack.enter_context(CacheFolder.at(root))
+            for inner in (version, images, folder):
+                opened = stack.enter_context(opened.inner(inner))
+            return opened.open(name)
+    except (FileNotFoundError, NotAFile):
+        return None
+
+
+def _draft(key: ImageKey) -> str:
+    return f".{key.name}{_DRAFT}"
+
+
+def _fingerprint(fd: int, limit: int, is_stopped: Callable[[], bool] = lambda: False) -> str:
+    """Hash a file, of one that grows no more than ``limit`` bytes."""
     hasher, buffer, at = xxhash.xxh3_64(), bytearray(_READ_SIZE), 0
     view = memoryview(buffer)
-    while (size := os.preadv(fd, [buffer], at)) and not is_stopped():
+    while at < limit and (size := os.preadv(fd, [view[: limit - at]], at)) and not is_stopped():
         hasher.update(view[:size])
         at += size
     return hasher.hexdigest()

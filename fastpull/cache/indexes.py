@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fastpull.oci.digest import Digest
 
 _FINGERPRINT_SIZE = 8
+_MAX_SIZE = 512 << 20  # four million entries with paths of 60 bytes
 
 
 class Indexes:
@@ -31,7 +32,7 @@ class Indexes:
 
     def read(self, digest: Digest) -> bytes | None:
         """What `write` kept for a layer; None for a miss. A damaged one is removed, and a miss."""
-        content = self._files.read(self._path(digest))
+        content = self._files.read(self._path(digest), _MAX_SIZE)
         if content is None:
             return None
         if not _is_sound(content):
@@ -45,7 +46,7 @@ class Indexes:
 
     def is_damaged(self, digest: Digest) -> bool:
         """Whether an index is not what `write` kept."""
-        content = self._files.read(self._path(digest))
+        content = self._files.read(self._path(digest), _MAX_SIZE)
         return content is not None and not _is_sound(content)
 
     def remove(self, digest: Digest) -> None:

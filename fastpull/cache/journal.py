@@ -7,19 +7,28 @@ leaves nothing worse than a missing or torn record at the end. What a power cut 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import xxhash
+
+from fastpull.writing import pwrite_all
+
+if TYPE_CHECKING:
+    from fastpull.cache.folder import CacheFolder
 
 _FIELDS = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<QQQQ")
 
 RECORD_SIZE = _RECORD.size
 """Of each record, in bytes."""
+
+DATA, JOURNAL = "data", "journal"
+"""Names of the two files in a partial blob's folder."""
+
+_MAX_SIZE = 64 << 20  # ranges of a terabyte
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +58,33 @@ class Record:
         return cls(*fields)
 
 
-def replace_records(path: str, records: list[Record]) -> None:
-    """Writes a journal anew: after a death it is the old one or the new one."""
-    draft = f"{path}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(draft)  # a dead process's, perhaps another user's
-    with open(draft, "wb") as file:
-        os.fchmod(file.fileno(), os.stat(path).st_mode & 0o777)
-        file.write(b"".join(record.to_bytes() for record in records))
-    os.rename(draft, path)
+def replace_records(folder: CacheFolder, records: list[Record], mode: int) -> None:
+    """Write a journal anew: after a death it is the old one or the new one.
 
-
-def read_records(path: str, size: int) -> list[Record]:
-    """Reads the sound records of a journal that lie within a blob of ``size`` bytes; none where there is no file."""
+    Args:
+        folder: of the partial blob.
+        records: of the new journal.
+        mode: permissions of the new journal.
+    """
+    draft = f"{JOURNAL}.new"
+    folder.remove(draft)  # a dead process's, perhaps another user's
+    fd = folder.create(draft, os.O_WRONLY)
     try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return []
+        os.fchmod(fd, mode)
+        pwrite_all(fd, 0, [record.to_bytes() for record in records])
+    finally:
+        os.close(fd)
+    folder.rename(draft, folder, JOURNAL)
+
+
+def read_records(folder: CacheFolder, size: int) -> list[Record]:
+    """Read the records of a partial blob's journal as `parse_records` does; none where there is no journal."""
+    found = folder.read(JOURNAL, _MAX_SIZE)
+    return parse_records(found[0], size) if found is not None else []
+
+
+def parse_records(content: bytes, size: int) -> list[Record]:
+    """Return the sound records of a journal that lie within a blob of ``size`` bytes."""
     cut = len(content) - len(content) % _RECORD.size
     found = (Record.from_bytes(content[at : at + _RECORD.size]) for at in range(0, cut, _RECORD.size))
     return [record for record in found if record and record.length and record.offset + record.length <= size]

@@ -25,12 +25,12 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from fastpull.cache.beats import BEATS
-from fastpull.cache.fstime import filesystem_time
+from fastpull.cache.folder import CacheFolder, NotAFile
 from fastpull.cache.owners import Owner
 from fastpull.errors import CacheError, LockLost, from_os_error
 from fastpull.writing import flush
@@ -43,7 +43,6 @@ _ABANDONED_SECONDS = 86400.0
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _MAX_SIZE = 4096
@@ -86,14 +85,24 @@ class FileLock:
         mode: of the file, whatever the umask: who may not write to it cannot wait for it.
         way: ``auto`` as above; ``flock`` believes that a ``flock`` holds between all nodes, so that a death is known
             to all at once; ``lease`` does without.
+        open_folder: opens the folder of the lock file, and makes it if it is told to and it is missing; by default
+            that of its path, which exists.
 
     Attributes:
         is_suspect: while it is held, whether somebody who had it before may not have ended, and may write to what they
             have open.
     """
 
-    def __init__(self, path: str, mode: int = 0o600, way: str = "auto") -> None:
+    def __init__(
+        self,
+        path: str,
+        mode: int = 0o600,
+        way: str = "auto",
+        open_folder: Callable[[bool], CacheFolder] | None = None,
+    ) -> None:
         self.path = path
+        self._name = os.path.basename(path)
+        self._open_folder = open_folder or (lambda _: CacheFolder.at(os.path.dirname(path) or "."))
         self.is_suspect = False
         self._mode = mode
         self._way = way
@@ -110,7 +119,13 @@ class FileLock:
     @property
     def is_there(self) -> bool:
         """Whether somebody holds the lock, or has died with it."""
-        return os.path.lexists(self.path)
+        try:
+            with self._open_folder(False) as folder:
+                return folder.lookup(self._name) is not None
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _cache_error(error, self.path) from error
 
     def try_acquire(self) -> bool:
         """Takes the lock if it is free.
@@ -120,11 +135,10 @@ class FileLock:
                 the lock is to be a ``flock``.
         """
         try:
-            return self._try_acquire()
-        except CacheError:
-            raise
+            with self._open_folder(True) as folder:
+                return self._try_acquire(folder)
         except OSError as error:
-            raise from_os_error(CacheError, error, self.path) from error
+            raise _cache_error(error, self.path) from error
 
     async def acquire(self) -> None:
         """Waits for the lock, without blocking the loop."""
@@ -141,9 +155,12 @@ class FileLock:
             CacheError: the filesystem does not tell.
         """
         try:
-            is_mine = self._is_mine()
+            with self._open_folder(False) as folder:
+                is_mine = self._is_mine(folder)
+        except FileNotFoundError:
+            is_mine = False
         except OSError as error:
-            raise from_os_error(CacheError, error, self.path) from error
+            raise _cache_error(error, self.path) from error
         if not is_mine:
             reason = (
                 "somebody else has taken over, since this process stood still for too long, or has emptied the cache"
@@ -156,21 +173,21 @@ class FileLock:
         """Gives the lock back and removes its file, unless somebody else has it. May be called twice."""
         if self._fd >= 0:
             BEATS.remove(self._fd)
-            with contextlib.suppress(OSError):
-                if self._is_mine():
-                    os.unlink(self.path)
+            with contextlib.suppress(OSError), self._open_folder(False) as folder:
+                if self._is_mine(folder):
+                    folder.unlink(self._name)
             os.close(self._fd)
             self._fd = -1
 
     # --- getting it
 
-    def _try_acquire(self) -> bool:
+    def _try_acquire(self, folder: CacheFolder) -> bool:
         is_suspect = False
         for _ in range(_TRIES):
             try:
-                fd = os.open(self.path, _FLAGS)
+                fd = folder.open(self._name, os.O_RDWR)
             except FileNotFoundError:
-                if self._create(is_suspect):
+                if self._create(folder, is_suspect):
                     return True
                 continue
             except PermissionError:
@@ -178,29 +195,29 @@ class FileLock:
             try:
                 look = _look(fd)
                 owner = Owner.from_bytes(look.content)
-                state = self._state_of(owner, look, fd)
-                if state is _State.THERE or not self._remove(look):
+                state = self._state_of(folder, owner, look, fd)
+                if state is _State.THERE or not self._remove(folder, look):
                     return False
                 is_suspect = state is _State.SILENT or (owner is not None and owner.is_suspect)
             finally:
                 os.close(fd)
         return False
 
-    def _create(self, is_suspect: bool) -> bool:
+    def _create(self, folder: CacheFolder, is_suspect: bool) -> bool:
         """Makes the file with this owner in it, all at once; False if somebody was faster."""
-        draft = self._draft()
-        fd = os.open(draft, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        draft = _draft()
+        fd = folder.create(draft)
         try:
             os.fchmod(fd, self._mode)
             self._name_owner(fd, is_suspect)
             try:
-                os.link(draft, self.path)
+                folder.link(draft, self._name)
             except FileExistsError:
                 is_ours = False
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                is_ours = self._create_in_place(is_suspect)
+                is_ours = self._create_in_place(folder, is_suspect)
                 os.close(fd)
                 fd = -1
             else:
@@ -209,17 +226,16 @@ class FileLock:
         finally:
             if fd >= 0:
                 os.close(fd)
-            with contextlib.suppress(FileNotFoundError):  # a cache may be emptied at any time
-                os.unlink(draft)
+            folder.unlink(draft)
         if is_ours:
             self.is_suspect = is_suspect
             BEATS.add(self._fd)
         return is_ours
 
-    def _create_in_place(self, is_suspect: bool) -> bool:
+    def _create_in_place(self, folder: CacheFolder, is_suspect: bool) -> bool:
         """The same where files cannot have two names: for a moment nobody stands in it, and all others wait."""
         try:
-            fd = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+            fd = folder.create(self._name)
         except FileExistsError:
             return False
         os.fchmod(fd, self._mode)
@@ -233,7 +249,7 @@ class FileLock:
         os.pwrite(fd, self._mine.to_bytes(), 0)
         flush(fd)
 
-    def _state_of(self, owner: Owner | None, look: _Look, fd: int) -> _State:
+    def _state_of(self, folder: CacheFolder, owner: Owner | None, look: _Look, fd: int) -> _State:
         is_first = self._seen is None
         if look != self._seen:
             self._seen, self._since = look, time.monotonic()
@@ -245,39 +261,37 @@ class FileLock:
                 return _State.ENDED
         if owner is not None and owner.has_ended():
             return _State.ENDED
-        silence = filesystem_time(os.path.dirname(self.path)) - look.mtime_ns / 1e9 if is_first else 0.0
+        silence = folder.time() - look.mtime_ns / 1e9 if is_first else 0.0
         if time.monotonic() - self._since >= LEASE_SECONDS or silence > _ABANDONED_SECONDS:
             return _State.SILENT
         return _State.THERE
 
-    def _draft(self) -> str:
-        """A name that nobody else has."""
-        return os.path.join(os.path.dirname(self.path), f".{secrets.token_hex(16)}")
-
-    def _remove(self, dead: _Look) -> bool:
+    def _remove(self, folder: CacheFolder, dead: _Look) -> bool:
         """Takes a dead owner's file away; False if it was somebody else's by then, who gets it back."""
-        private = self._draft()
+        private = _draft()
         try:
-            os.rename(self.path, private)
+            folder.rename(self._name, folder, private)
         except FileNotFoundError:
             return True
         try:
-            fd = os.open(private, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                is_dead = _look(fd) == dead
-            finally:
-                os.close(fd)
+            is_dead = False
+            with contextlib.suppress(NotAFile):
+                fd = folder.open(private)
+                try:
+                    is_dead = _look(fd) == dead
+                finally:
+                    os.close(fd)
             if not is_dead:
                 with contextlib.suppress(OSError):  # a third one has it: the second will notice
-                    os.link(private, self.path)
+                    folder.link(private, self._name)
         finally:
-            os.unlink(private)
+            folder.remove(private)
         return is_dead
 
-    def _is_mine(self) -> bool:
+    def _is_mine(self, folder: CacheFolder) -> bool:
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)  # asks the server, as a stat may not
-        except FileNotFoundError:
+            fd = folder.open(self._name)  # asks the server, as a stat may not
+        except (FileNotFoundError, NotAFile):
             return False
         try:
             owner = Owner.from_bytes(_look(fd).content)
@@ -313,14 +327,23 @@ class FileLock:
         return excludes
 
 
-def has_dead_owner(path: str) -> bool:
+def has_dead_owner(folder: CacheFolder, name: str) -> bool:
     """Whether a file names an owner who is known to have ended; so does a lock's draft that a kill has left."""
     try:
-        with open(path, "rb") as file:
-            owner = Owner.from_bytes(file.read(_MAX_SIZE))
+        found = folder.read(name, _MAX_SIZE)
     except OSError:
-        return False  # its owner has just removed it, or it is another user's
+        return False  # another user's
+    owner = Owner.from_bytes(found[0]) if found is not None else None
     return owner is not None and owner.has_ended()
+
+
+def _cache_error(error: OSError, path: str) -> CacheError:
+    return error if isinstance(error, CacheError) else from_os_error(CacheError, error, path)
+
+
+def _draft() -> str:
+    """A name that nobody else has."""
+    return f".{secrets.token_hex(16)}"
 
 
 def _look(fd: int) -> _Look:

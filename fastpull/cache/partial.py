@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,13 +15,16 @@ import xxhash
 
 from fastpull.cache.extents import Extents
 from fastpull.cache.files import unique
-from fastpull.cache.journal import RECORD_SIZE, Record, holds, read_records, replace_records
+from fastpull.cache.folder import NotAFile
+from fastpull.cache.journal import DATA, JOURNAL, RECORD_SIZE, Record, holds, read_records, replace_records
 from fastpull.errors import CacheError, FastpullError, LockLost, from_os_error
 from fastpull.tarstage import start_writeback
 from fastpull.tasks import Aborted
 from fastpull.writing import flush, pwrite_all
 
 if TYPE_CHECKING:
+    from fastpull.cache.files import Files
+    from fastpull.cache.folder import CacheFolder
     from fastpull.cache.locks import FileLock
     from fastpull.oci.digest import Digest
 
@@ -38,12 +42,13 @@ class Partial:
         resumed: how many bytes an earlier process had left.
     """
 
-    def __init__(self, directory: str, digest: Digest, size: int, lock: FileLock, mode: int = 0o700) -> None:
+    def __init__(self, files: Files, digest: Digest, size: int, lock: FileLock) -> None:
         self.digest = digest
         self.size = size
         self.resumed = 0
-        self.directory = directory
-        self._mode = mode
+        self.directory = files.path("partial", digest)
+        self._files = files
+        self._folder: CacheFolder | None = None
         self._lock = lock
         self._extents = Extents()
         self._changed = threading.Condition()
@@ -53,12 +58,18 @@ class Partial:
     @property
     def data_path(self) -> str:
         """Where the bytes are."""
-        return f"{self.directory}/data"
+        return f"{self.directory}/{DATA}"
 
     @property
     def journal_path(self) -> str:
         """Where it stands which of them are there."""
-        return f"{self.directory}/journal"
+        return f"{self.directory}/{JOURNAL}"
+
+    @property
+    def folder(self) -> CacheFolder:
+        """The folder of the two files, open from `resume` to `close`."""
+        assert self._folder is not None, "it was resumed"
+        return self._folder
 
     def resume(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Takes over what an earlier process has left, as far as its fingerprints still fit.
@@ -74,13 +85,10 @@ class Partial:
             CacheError: the files cannot be read, or the filesystem has no room for the rest.
         """
         with self._local_errors():
-            os.makedirs(os.path.dirname(self.directory), exist_ok=True)  # a cache may be emptied at any time
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self.directory, 0o700)
-                os.chmod(self.directory, self._mode)  # whatever the umask
-            records = read_records(self.journal_path, self.size)
-            adopt(self.data_path, records, self._mode, is_stopped, always=self._lock.is_suspect)
-            self._data = _open(self.data_path, os.O_RDWR, self._mode)
+            folder, mode = self._open_folder(), self._files.mode
+            records = read_records(folder, self.size)
+            self._adopt(records, is_stopped)
+            self._data = _open(folder, DATA, os.O_RDWR, mode)
             scratch = bytearray(_CHECK_SIZE)
             sound = []
             for record in records:
@@ -90,20 +98,42 @@ class Partial:
                     sound.append(record)
                     self._extents.add(record.offset, record.offset + record.length)
             if not self._can_append(len(sound)):
-                replace_records(self.journal_path, sound)
-            self._journal = _open(self.journal_path, os.O_WRONLY | os.O_APPEND, self._mode)
+                replace_records(folder, sound, mode & 0o666)
+            self._journal = _open(folder, JOURNAL, os.O_WRONLY | os.O_APPEND, mode)
             self.resumed = self._extents.total
             self._check_room()
             os.ftruncate(self._data, self.size)
 
+    def _open_folder(self) -> CacheFolder:
+        if self._folder is None:
+            self._folder = self._files.folder("partial", self.digest.algorithm, self.digest.encoded, create=True)
+        return self._folder
+
     def _can_append(self, count: int) -> bool:
         """Whether the journal is nobody else's, and of so many records that are all true, or not there."""
-        try:
-            state = os.stat(self.journal_path)
-        except FileNotFoundError:
+        state = self.folder.lookup(JOURNAL)
+        if state is None:
             return True
-        is_own = state.st_uid == os.geteuid() and not self._lock.is_suspect
+        is_own = _is_only_ours(state) and not self._lock.is_suspect
         return is_own and state.st_size == count * RECORD_SIZE
+
+    def _adopt(self, records: list[Record], is_stopped: Callable[[], bool]) -> None:
+        """Put a copy that belongs to this user in the place of a data file that somebody else may write to.
+
+        Whatever else stands there, which is no file, goes.
+        """
+        try:
+            source = self.folder.open(DATA)
+        except FileNotFoundError:
+            return
+        except NotAFile:
+            self.folder.remove(DATA)
+            return
+        try:
+            if self._lock.is_suspect or not _is_only_ours(os.fstat(source)):
+                _copy_file(source, self.folder, records, self._files.mode, is_stopped)
+        finally:
+            os.close(source)
 
     def _check_room(self) -> None:
         state = os.fstatvfs(self._data)
@@ -177,7 +207,7 @@ class Partial:
             os.fdatasync(self._data)
 
     def take(self, mode: int) -> str:
-        """Takes the complete data file out of everybody's reach, and returns its new name.
+        """Takes the complete data file out of everybody's reach, and returns its new name in the folder.
 
         Args:
             mode: that it is to have.
@@ -185,15 +215,16 @@ class Partial:
         Raises:
             LockLost: the file of that name is somebody else's by now.
         """
-        private = os.path.join(self.directory, f".data.{unique()}.{secrets.token_hex(8)}")
+        private = f".{DATA}.{unique()}.{secrets.token_hex(8)}"
         with self._local_errors():
             self._lock.check()
             os.fchmod(self._data, mode)
             flush(self._data)
-            os.rename(self.data_path, private)
+            self.folder.rename(DATA, self.folder, private)
             # whatever happened between check and rename, now it is known which file this is
-            if not os.path.samestat(os.fstat(self._data), os.stat(private, follow_symlinks=False)):
-                os.rename(private, self.data_path)
+            found = self.folder.lookup(private)
+            if found is None or not os.path.samestat(os.fstat(self._data), found):
+                self.folder.rename(private, self.folder, DATA)
                 raise LockLost(self.data_path, "somebody else has taken over this blob")
         return private
 
@@ -201,9 +232,8 @@ class Partial:
         """Removes the bytes and the journal, unless somebody else has taken over, and gives the lock back."""
         with self._local_errors(), contextlib.suppress(LockLost):
             self._lock.check()
-            for path in (self.journal_path, self.data_path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+            for name in (JOURNAL, DATA):
+                self.folder.unlink(name)
         self.close()
 
     def close(self) -> None:
@@ -213,9 +243,11 @@ class Partial:
             if fd >= 0:
                 os.close(fd)
         self._data = self._journal = -1
+        if self._folder is not None:
+            self._folder.close()
         if self._lock.held:
-            with contextlib.suppress(OSError):
-                os.rmdir(self.directory)  # only when it is empty
+            with contextlib.suppress(OSError), self._files.folder("partial", self.digest.algorithm) as folder:
+                folder.remove_empty(self.digest.encoded)
             self._lock.release()
 
     @contextlib.contextmanager
@@ -229,65 +261,72 @@ class Partial:
             raise from_os_error(CacheError, error, path) from error
 
 
-def is_damaged(directory: str, *, mend: bool) -> bool:
+def is_damaged(folder: CacheFolder, *, mend: bool) -> bool:
     """Whether ranges are not what the journal says; the caller holds the lock.
 
     A torn record at the end is what a kill leaves, and no damage.
 
     Args:
-        directory: of the unfinished blob.
+        folder: of the unfinished blob.
         mend: leave in the journal only what is true.
 
     Raises:
         OSError: the files cannot be read or written.
     """
-    journal, scratch = f"{directory}/journal", bytearray(_CHECK_SIZE)
+    scratch, journal = bytearray(_CHECK_SIZE), folder.lookup(JOURNAL)
     try:
-        with open(f"{directory}/data", "rb") as data:
-            records = read_records(journal, os.fstat(data.fileno()).st_size)
-            sound = [record for record in records if holds(data.fileno(), record, scratch)]
-            damaged = os.stat(journal).st_size // RECORD_SIZE != len(sound)
+        data = folder.open(DATA)
     except FileNotFoundError:
         return False
+    except NotAFile:
+        if mend:
+            folder.remove(DATA)
+        return True
+    try:
+        records = read_records(folder, os.fstat(data).st_size)
+        sound = [record for record in records if holds(data, record, scratch)]
+    finally:
+        os.close(data)
+    if journal is None:
+        return False
+    damaged = not stat.S_ISREG(journal.st_mode) or journal.st_size // RECORD_SIZE != len(sound)
     if damaged and mend:
-        replace_records(journal, sound)
+        replace_records(folder, sound, stat.S_IMODE(journal.st_mode) & 0o666 | 0o600)
     return damaged
 
 
-def adopt(path: str, records: list[Record], mode: int, is_stopped: Callable[[], bool], *, always: bool = False) -> None:
-    """Puts a copy that belongs to this user in the place of another user's data file.
+def _is_only_ours(state: os.stat_result) -> bool:
+    """Whether a file is this user's, and has no other name that somebody could have lent it."""
+    return stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_nlink == 1
+
+
+def _copy_file(
+    source: int, folder: CacheFolder, records: list[Record], mode: int, is_stopped: Callable[[], bool]
+) -> None:
+    """Put a copy of a data file in its place.
 
     Args:
-        path: of the file; one that is not there is left alone.
+        source: of the copy.
+        folder: of the data file.
         records: of what is copied; the rest of the copy is a hole.
         mode: of a directory whose permissions the copy takes over.
         is_stopped: asked now and then whether to give up.
-        always: copy what is this user's own, too, and would be left alone.
 
     Raises:
         Aborted: it was; nothing has changed.
         OSError: the system refuses.
     """
+    draft = f".{DATA}.{unique()}"
+    target = _open(folder, draft, os.O_WRONLY, mode)
     try:
-        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return
-    try:
-        if always or os.fstat(source).st_uid != os.geteuid():
-            folder, name = os.path.split(path)
-            draft = os.path.join(folder, f".{name}.{unique()}")
-            target = _open(draft, os.O_WRONLY, mode)
-            try:
-                for record in records:
-                    _copy(source, target, record, is_stopped)
-                os.rename(draft, path)
-            except BaseException:
-                os.unlink(draft)
-                raise
-            finally:
-                os.close(target)
+        for record in records:
+            _copy(source, target, record, is_stopped)
+        folder.rename(draft, folder, DATA)
+    except BaseException:
+        folder.unlink(draft)
+        raise
     finally:
-        os.close(source)
+        os.close(target)
 
 
 def _copy(source: int, target: int, record: Record, is_stopped: Callable[[], bool]) -> None:
@@ -298,12 +337,11 @@ def _copy(source: int, target: int, record: Record, is_stopped: Callable[[], boo
         pwrite_all(target, at, [os.pread(source, min(_CHECK_SIZE, stop - at), at)])
 
 
-def _open(path: str, flags: int, mode: int) -> int:
+def _open(folder: CacheFolder, name: str, flags: int, mode: int) -> int:
     """Opens a file, and makes it with the permissions that a directory of ``mode`` would have it."""
-    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = folder.create(name, flags)
     except FileExistsError:
-        return os.open(path, flags)
+        return folder.open(name, flags)
     os.fchmod(fd, mode & 0o666)
     return fd

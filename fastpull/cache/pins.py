@@ -10,6 +10,7 @@ next boot. Every method blocks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from fastpull.cache import line
 from fastpull.cache.seal import boot_id
-from fastpull.errors import InvalidSetting
+from fastpull.errors import CacheError, InvalidSetting
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Pins:
     def hold(self, holder: Holder, image: str) -> bool:
         """Pins an image, before one looks whether it is there. May be called twice; says whether it is new."""
         path = self._path(holder, image)
-        is_new = not os.path.lexists(path)
+        is_new = self._files.lookup(path) is None
         pin = Pin(holder, image, boot_id(), time.time())
         self._files.write(path, line.to_bytes(asdict(pin)), mode=self._files.note_mode)
         return is_new
@@ -126,14 +127,18 @@ class Pins:
         """Removes the pins that do not count any more, and files that are none."""
         for path, pin in self._all():
             if pin is None or pin.is_dead(max_age_seconds):
-                self._files.unlink(path)
+                with contextlib.suppress(CacheError):  # another user's
+                    self._files.remove(path)
 
     def _all(self) -> Iterator[tuple[str, Pin | None]]:
         for _, name, _ in self._files.listed("pins", nested=False):
             path = os.path.join(self._folder, name)
-            content = self._files.read(path)
-            if content is not None:
-                yield path, _pin(content)
+            try:
+                content = self._files.read(path)
+            except CacheError:
+                continue  # another user's, who keeps it to themselves
+            if content is not None or self._files.lookup(path) is not None:
+                yield path, _pin(content or b"")
 
     def _path(self, holder: Holder, image: str) -> str:
         return os.path.join(self._folder, holder.prefix + Digest.of(image.encode()).encoded[:32])
@@ -143,5 +148,5 @@ def _pin(content: bytes) -> Pin | None:
     try:
         value = line.from_bytes(content)
         return Pin(Holder(**value["holder"]), str(value["image"]), str(value["boot"]), float(value["time"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, InvalidSetting):
         return None

@@ -1,17 +1,20 @@
 """What references resolved to: for listings, for offline use, and for whoever looks after the cache.
 
-Nothing trusts them: what they name is verified when it is read.
+What they name is verified when it is read. That the name meant it is the word of whoever wrote it, so that in a shared
+cache each user has a folder of their own: ``refs/user-<number>/``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
 from fastpull.cache import line
-from fastpull.errors import InvalidDigest
+from fastpull.errors import CacheError, InvalidDigest
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
@@ -45,9 +48,18 @@ class Ref:
 
     @classmethod
     def find(cls, files: Files, reference: str, platform: str) -> Self | None:
-        """What a reference resolved to the last time, if the cache knows."""
-        content = files.read(_path(files, _name(reference, platform)))
-        return cls.from_bytes(content) if content is not None else None
+        """What a reference resolved to the last time, if the cache knows.
+
+        The word of this user, of root or of the cache's owner counts, and nobody else's.
+        """
+        name = _name(reference, platform)
+        found = files.read_with_state(_path(files, name))
+        if found is None and files.is_shared and files.access.owner != os.geteuid():
+            found = files.read_with_state(_path(files, name, files.access.owner))
+        if found is None or not files.access.trusts(found[1].st_uid):
+            return None
+        ref = cls.from_bytes(found[0])
+        return ref if ref is not None and ref.name == name else None
 
     def keep(self, files: Files) -> None:
         """Remembers it, in place of what it resolved to before."""
@@ -56,7 +68,9 @@ class Ref:
 
     def forget(self, files: Files) -> None:
         """Removes it. The image's blobs stay."""
-        remove_ref(files, self.name)
+        for inner, name in _names(files):
+            if name == self.name:
+                remove_ref(files, os.path.join(inner, name))
 
     @property
     def name(self) -> str:
@@ -70,7 +84,7 @@ class Ref:
             value = line.from_bytes(content)
             manifest = Digest.parse(value["manifest"])
             top = Digest.parse(value["top"]) if "top" in value else manifest  # written before there was one
-            return cls(value["reference"], value["platform"], manifest, top, float(value["time"]))
+            return cls(str(value["reference"]), str(value["platform"]), manifest, top, float(value["time"]))
         except (ValueError, KeyError, TypeError, InvalidDigest):
             return None
 
@@ -80,27 +94,44 @@ def _name(reference: str, platform: str) -> str:
 
 
 def read_refs(files: Files) -> Iterator[Ref]:
-    """The references of a cache; damaged files are passed over."""
-    for _, name, _ in files.listed("refs", nested=False):
-        content = files.read(_path(files, name))
-        ref = Ref.from_bytes(content) if content is not None else None
-        if ref is not None:
-            yield ref
+    """The references of a cache, of all users; of several for one name the latest. Damaged files are passed over."""
+    found: dict[str, Ref] = {}
+    for inner, name in _names(files):
+        ref = _read(files, inner, name)
+        if ref is not None and (name not in found or found[name].time < ref.time):
+            found[name] = ref
+    yield from found.values()
 
 
 def damaged_refs(files: Files) -> Iterator[str]:
-    """The names of the files that are passed over."""
-    for _, name, _ in files.listed("refs", nested=False):
-        content = files.read(_path(files, name))
-        ref = Ref.from_bytes(content) if content is not None else None
-        if content is not None and (ref is None or ref.name != name):
-            yield name
+    """The names of the files that are passed over, in the folder of references."""
+    for inner, name in _names(files):
+        try:
+            ref = _read(files, inner, name)
+        except CacheError:
+            continue  # another user's
+        if ref is None or ref.name != name:
+            yield os.path.join(inner, name)
 
 
 def remove_ref(files: Files, name: str) -> None:
-    """Removes a file of that name."""
-    files.unlink(_path(files, name))
+    """Removes a file of that name in the folder of references."""
+    with contextlib.suppress(CacheError):  # another user's
+        files.remove(os.path.join(files.root, "refs", name))
 
 
-def _path(files: Files, name: str) -> str:
-    return os.path.join(files.root, "refs", name)
+def _names(files: Files) -> Iterator[tuple[str, str]]:
+    """Subfolders and names of all references."""
+    for nested in (False, True):
+        for inner, name, state in files.listed("refs", nested=nested):
+            if nested or not stat.S_ISDIR(state.st_mode) or not name.startswith("user-"):
+                yield inner, name
+
+
+def _read(files: Files, inner: str, name: str) -> Ref | None:
+    content = files.read(os.path.join(files.root, "refs", inner, name))
+    return Ref.from_bytes(content) if content is not None else None
+
+
+def _path(files: Files, name: str, user: int | None = None) -> str:
+    return os.path.join(files.user_folder("refs", user), name)

@@ -23,14 +23,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import xxhash
 
-from fastpull.cache.files import Files, digest_of, local_errors, sync_folder
+from fastpull.cache.files import Files, digest_of, local_errors
+from fastpull.cache.folder import NotAFile
 from fastpull.cache.indexes import Indexes
+from fastpull.cache.journal import JOURNAL
 from fastpull.cache.partial import Partial
 from fastpull.cache.seal import Seal
 from fastpull.errors import CacheError, from_os_error
@@ -64,7 +67,7 @@ class CachedBlob:
     def readinto(self, buffer: memoryview, offset: int) -> int:
         """Reads from ``offset``; nothing at the end."""
         try:
-            return os.preadv(self._fd, [buffer], offset)
+            return os.preadv(self._fd, [buffer[: max(0, self.size - offset)]], offset)
         except OSError as error:
             raise from_os_error(CacheError, error, str(self.digest)) from error
 
@@ -135,11 +138,14 @@ class Store:
         return blob
 
     def open(self, digest: Digest, *, touch: bool = False) -> CachedBlob | None:
-        """Opens a blob as `find` does, also one that does not fit its seal."""
+        """Opens a blob as `find` does, also one that does not fit its seal. What is no file is taken out of the way."""
         with local_errors():
             try:
-                fd = os.open(self.blob_path(digest), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
+                fd = self.files.open(self.blob_path(digest))
+            except NotAFile:
+                self.quarantine(digest)
+                return None
+            if fd is None:
                 return None
             if touch:
                 with contextlib.suppress(OSError):  # another user's
@@ -162,7 +168,7 @@ class Store:
         Raises:
             Aborted: it was; the lock is released.
         """
-        partial = Partial(self.files.path("partial", digest), digest, size, lock, self.files.mode)
+        partial = Partial(self.files, digest, size, lock)
         try:
             partial.resume(is_stopped)
         except BaseException:
@@ -172,7 +178,8 @@ class Store:
 
     def has_begun(self, digest: Digest) -> bool:
         """Whether somebody has begun to write a blob, and has left something of it or is at it."""
-        return os.path.isdir(self.files.path("partial", digest))
+        state = self.files.lookup(self.files.path("partial", digest))
+        return state is not None and stat.S_ISDIR(state.st_mode)
 
     def publish(self, partial: Partial, fingerprint: str, sync: bool) -> None:
         """Makes a complete blob, whose digest the caller has verified, visible to everybody.
@@ -191,11 +198,11 @@ class Store:
                 partial.sync()
             complete = partial.take(self.files.file_mode)
             self.files.write(path + SEAL, Seal.now(partial.size, fingerprint, sync).to_bytes())
-            os.rename(complete, path)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial.journal_path)
-            if sync:
-                sync_folder(os.path.dirname(path))
+            with self.files.at(path, create=True) as (folder, name):
+                partial.folder.rename(complete, folder, name)
+                partial.folder.unlink(JOURNAL)
+                if sync:
+                    folder.sync()
         partial.close()
 
     def renew(self, blob: CachedBlob, fingerprint: str, sync: bool = False) -> None:
@@ -240,13 +247,13 @@ class Store:
     def blobs(self) -> Iterator[StoredBlob]:
         """Lists the blobs."""
         for algorithm, name, state in self.files.listed("blobs"):
-            if not name.endswith(SEAL) and (digest := digest_of(algorithm, name)):
+            if stat.S_ISREG(state.st_mode) and not name.endswith(SEAL) and (digest := digest_of(algorithm, name)):
                 yield StoredBlob(digest, state.st_size, state.st_mtime)
 
     def has_damaged_seal(self, blob: CachedBlob, fingerprint: str) -> bool:
         """Whether a seal stands beside a blob that is not that of its bytes; none at all is no damage."""
         if blob.seal is None:
-            return os.path.lexists(self.blob_path(blob.digest) + SEAL)
+            return self.files.lookup(self.blob_path(blob.digest) + SEAL) is not None
         return (blob.seal.size, blob.seal.fingerprint) != (blob.size, fingerprint)
 
     def reseal(self, blob: CachedBlob, fingerprint: str) -> None:
@@ -255,7 +262,7 @@ class Store:
 
     def is_missing(self, digest: Digest) -> bool:
         """Whether a blob is not there."""
-        return not os.path.lexists(self.blob_path(digest))
+        return self.files.lookup(self.blob_path(digest)) is None
 
     def blob_path(self, digest: Digest) -> str:
         """Where a blob is, or would be."""
@@ -270,11 +277,8 @@ class Store:
         return self.files.lock(f"slot-{number}")
 
     def _read_seal(self, digest: Digest) -> Seal | None:
-        try:
-            with open(self.blob_path(digest) + SEAL, "rb") as file:
-                return Seal.from_bytes(file.read(4096))
-        except FileNotFoundError:
-            return None
+        content = self.files.read(self.blob_path(digest) + SEAL)
+        return None if content is None else Seal.from_bytes(content)
 
     # --- small documents: manifests, configs
 

@@ -88,20 +88,19 @@ class FileStaging:
         with output_errors(self.destination):
             return open_spool(f"/proc/self/fd/{self.parent_fd}")
 
-    def become(self, path: str, fd: int) -> bool:
+    def become(self, fd: int) -> bool:
         """Puts another name of a file of the same filesystem in the place of the staged one; whether that is possible.
 
         The file is not to be written to from then on.
 
         Args:
-            path: of the file.
             fd: of the file, open for reading; its lock keeps the new name from being taken for stale.
         """
         with contextlib.suppress(OSError):  # a filesystem without locks: nobody there takes anything for stale
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         linked = self._named.staging_name()
         try:
-            os.link(path, linked, dst_dir_fd=self.parent_fd)
+            os.link(f"/proc/self/fd/{fd}", linked, dst_dir_fd=self.parent_fd, follow_symlinks=True)
         except OSError as error:
             if error.errno in (errno.EXDEV, errno.ENOENT, *_NO_LINKS):
                 return False

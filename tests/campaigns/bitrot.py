@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from fastpull.cache.journal import RECORD_SIZE, read_records
+from fastpull.cache.journal import RECORD_SIZE, parse_records
 from fastpull.config import Settings
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
@@ -71,7 +71,7 @@ class BitRot(Campaign):
             if kind == "journal":
                 records = os.path.getsize(partial / "journal") // RECORD_SIZE
                 return partial / "journal", choose.randrange(records * RECORD_SIZE)
-            record = choose.choice(read_records(str(partial / "journal"), size))
+            record = choose.choice(parse_records((partial / "journal").read_bytes(), size))
             return partial / "data", record.offset + choose.randrange(record.length)
         layers = {digest.partition(":")[2] for digest in self._subject.sizes}
         blobs = {path for path in store.glob("blobs/*/*") if path.suffix != ".seal"}

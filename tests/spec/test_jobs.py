@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from fastpull.cache import answers, files
+from fastpull.cache import files
 from fastpull.cache.answers import Answers, Question
 from fastpull.cache.files import Files
 from fastpull.config import Access, Settings
@@ -86,7 +86,7 @@ async def test_an_answer_is_not_taken_for_long(
     digest = await resolve(step, reference)
     for skew, questions in ((100, 1), (-100, 1), (121, 2), (-121, 3)):
         with monkeypatch.context() as patched:
-            patched.setattr(answers, "filesystem_time", lambda _, skew=skew: time.time() + skew)
+            patched.setattr(files.Files, "time", lambda *_, skew=skew: time.time() + skew)
             await resolve(step, reference)
         assert asked_for(registry) == questions, skew
         question = Question("step", (reference, "linux/amd64", "", "", "", ""))
@@ -123,7 +123,7 @@ async def test_nobody_takes_another_user_s_answer(registry: FaultyRegistry, tmp_
     reference = publish(registry, [file("a")])
     ended = await run("warm", reference, "--job", "step", cache=str(cache))
     assert ended.code == 0, ended.err
-    (kept,) = (cache / "v1/answers").iterdir()
+    (kept,) = (cache / "v1/answers/user-0").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.chmod(0o644)
     question = Question("step", (reference, "linux/amd64", "", "", "", ""))
@@ -212,7 +212,7 @@ def test_answers_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
     for question in questions:
         kept.keep(question, digest)
     assert [kept.find(question) for question in questions] == [None] * 24 + [digest] * 16
-    assert len(files.names_in(f"{tmp_path}/v1/answers")) == 1
+    assert len(files.Files(str(tmp_path)).names("answers")) == 1
 
 
 def test_a_job_is_by_default_a_step_of_slurm() -> None:

@@ -21,8 +21,8 @@ def dirty(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     unseen: set[tuple[int, int]] = set()
     real = {name: getattr(os, name) for name in ("pwrite", "pwritev", "write", "close", "rename", "link")}
 
-    def key(what: int | str) -> tuple[int, int]:
-        state = os.stat(what)
+    def key(what: int | str, folder: int | None = None) -> tuple[int, int]:
+        state = os.stat(what, dir_fd=folder)
         return state.st_dev, state.st_ino
 
     def writing(name: str) -> object:
@@ -38,7 +38,7 @@ def dirty(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
 
     def naming(name: str) -> object:
         def give(source: str, target: str, **places: int) -> object:
-            assert key(source) not in unseen, f"{target} is not what other nodes see"
+            assert key(source, places.get("src_dir_fd")) not in unseen, f"{target} is not what other nodes see"
             return real[name](source, target, **places)
 
         return give

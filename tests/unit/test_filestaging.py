@@ -234,7 +234,7 @@ def test_sync_reaches_the_disk_before_the_name_appears(
 def become(staging: FileStaging, path: Path) -> bool:
     fd = os.open(path, os.O_RDONLY)
     try:
-        return staging.become(str(path), fd)
+        return staging.become(fd)
     finally:
         os.close(fd)
 

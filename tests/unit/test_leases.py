@@ -264,7 +264,7 @@ def test_a_lock_file_of_nobody_counts_until_it_is_old(
 
 
 def test_locks_do_without_second_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "no links")
 
     monkeypatch.setattr(os, "link", refuse)

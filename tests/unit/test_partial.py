@@ -237,7 +237,7 @@ def test_a_journal_is_replaced_in_one_step(store: Store, monkeypatch: pytest.Mon
     with open(first.journal_path, "r+b") as journal:
         journal.write(b"\xff")
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

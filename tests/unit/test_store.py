@@ -105,11 +105,12 @@ def test_a_corrupt_document_is_quarantined_and_a_miss(store: Store) -> None:
     assert store.is_missing(DIGEST)
 
 
-def test_a_symbolic_link_is_no_blob(store: Store, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_no_blob_and_goes(store: Store, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(CONTENT)
     os.symlink(tmp_path / "elsewhere", store.blob_path(DIGEST))
-    with pytest.raises(CacheError):
-        store.find(DIGEST)
+    assert store.find(DIGEST) is None
+    assert not os.path.lexists(store.blob_path(DIGEST))
+    assert (tmp_path / "elsewhere").read_bytes() == CONTENT
 
 
 # --- seals: what may be believed after a power cut

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import xxhash
 
+from fastpull.cache.images import open_image
 from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
@@ -41,27 +42,26 @@ def transfer(
     Raises:
         OSError: the filesystem refuses.
     """
-    try:
-        source = os.open(image.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    source = open_image(image.path)
+    if source is None:
         return None
     try:
-        if hard_link and staging.become(image.path, source):
+        if hard_link and staging.become(source):
             return "linked"
         os.ftruncate(staging.fd, 0)
         with contextlib.suppress(OSError):
             fcntl.ioctl(staging.fd, _FICLONE, source)
             return "cloned"
-        return "copied" if _copy(source, staging.fd, check) == image.seal.fingerprint else None
+        return "copied" if _copy(source, staging.fd, image.size, check) == image.seal.fingerprint else None
     finally:
         os.close(source)
 
 
-def _copy(source: int, target: int, check: Callable[[], None]) -> str:
-    """Copies a file, and returns its fingerprint."""
+def _copy(source: int, target: int, limit: int, check: Callable[[], None]) -> str:
+    """Copies a file of ``limit`` bytes, and returns its fingerprint."""
     hasher, buffer, at = xxhash.xxh3_64(), bytearray(_COPY), 0
     view = memoryview(buffer)
-    while size := os.preadv(source, [buffer], at):
+    while at < limit and (size := os.preadv(source, [view[: limit - at]], at)):
         check()
         hasher.update(view[:size])
         at = pwrite_all(target, at, [view[:size]])

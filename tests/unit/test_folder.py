@@ -1,0 +1,298 @@
+"""What others can put in the place of a cache's folders: nothing outside the cache is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import fastpull
+from fastpull.cache.files import Files
+from fastpull.cache.folder import CacheFolder, NotAFile
+from fastpull.cache.images import Images
+from fastpull.cache.refs import Ref
+from fastpull.config import Settings
+from fastpull.errors import CacheError, FastpullError
+from fastpull.oci.digest import Digest
+from tests.support.layers import file, publish
+from tests.support.processes import run
+from tests.support.registry import FaultyRegistry
+from tests.support.trees import look
+
+FOLDERS = (
+    "",
+    "blobs",
+    "blobs/sha256",
+    "partial",
+    "partial/sha256",
+    "partial/sha256/BLOB",
+    "index",
+    "index/sha256",
+    "images",
+    "images/sha256",
+    "images/user-0",
+    "pins",
+    "refs",
+    "refs/user-0",
+    "answers",
+    "answers/user-0",
+    "locks",
+    "trash",
+)
+
+
+def link(path: Path, canary: Path) -> None:
+    path.symlink_to(canary)
+
+
+def fifo(path: Path, _: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path, _: Path) -> None:
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero, without end
+
+
+def another_users(path: Path, _: Path) -> None:
+    path.mkdir()
+    (path / "file").write_bytes(b"theirs")
+    for each in (path / "file", path):
+        os.chown(each, 65533, 65533)
+
+
+def regular_file(path: Path, _: Path) -> None:
+    path.write_bytes(b"in the way")
+
+
+Plant = Callable[[Path, Path], None]
+
+
+@pytest.fixture
+def canary(tmp_path: Path) -> Path:
+    """A folder outside the cache that looks like each folder of a cache, with files that a collection would take."""
+    folder = tmp_path / "canary"
+    for inner in ("", *FOLDERS, "sha256", "trash"):
+        (folder / inner).mkdir(parents=True, exist_ok=True)
+        for name in ("a" * 64, "b" * 64 + ".seal", ".draft.1.1", "data", "journal", "x.sqsh"):
+            (folder / inner / name).write_bytes(b"canary")
+            os.utime(folder / inner / name, (0, 0))
+    return folder
+
+
+async def use(cache: Path, reference: str, output: Path) -> None:
+    """Do everything with a cache; typed errors are allowed."""
+    settings = Settings(cache=str(cache), workers=2, keep_images=True)
+    with contextlib.suppress(FastpullError):
+        async with asyncio.timeout(60), fastpull.Client(settings) as client:
+            await client.pull(reference, output)
+    for act in (
+        fastpull.Cache.usage,
+        fastpull.Cache.verify,
+        fastpull.Cache.images,
+        lambda cache: cache.remove(reference),
+        lambda cache: cache.collect(max_size=0, max_age_seconds=0),
+    ):
+        with contextlib.suppress(FastpullError):
+            act(fastpull.Cache(cache))
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mode", [0o700, 0o2777])
+@pytest.mark.parametrize("plant", [link, fifo, device, another_users, regular_file])
+async def test_what_stands_in_the_place_of_a_folder_leads_nowhere(
+    registry: FaultyRegistry, tmp_path: Path, canary: Path, plant: Plant, mode: int
+) -> None:
+    reference = publish(registry, [file("a", b"content" * 1000)])
+    blob = next(iter(registry.blobs)).removeprefix("sha256:")
+    before = look(canary)
+    for number, folder in enumerate(FOLDERS):
+        cache = tmp_path / f"cache-{number}"
+        cache.mkdir()
+        cache.chmod(mode)
+        place = Path(os.path.join(cache, "v1", folder.replace("BLOB", blob)))
+        Files(str(cache))
+        if place.exists():
+            shutil.rmtree(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        plant(place, canary)
+        await use(cache, reference, tmp_path / f"output-{number}.sqsh")
+        assert look(canary) == before, folder
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("folder", FOLDERS)
+async def test_nor_for_a_plain_user(registry: FaultyRegistry, tmp_path: Path, canary: Path, folder: str) -> None:
+    reference = publish(registry, [file("a", b"content" * 1000)])
+    folder = folder.replace("BLOB", next(iter(registry.blobs)).removeprefix("sha256:")).replace("-0", "-65534")
+    for each in (tmp_path, *tmp_path.parents[:3]):
+        each.chmod(0o755)
+    for path in (canary, *canary.rglob("*")):
+        os.chown(path, 65534, 65534)
+    before = look(canary)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o2777)
+    place = Path(os.path.join(cache, "v1", folder))
+    os.umask(0)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    os.umask(0o022)
+    place.symlink_to(canary)
+    for arguments in (("warm", reference), ("cache", "verify"), ("cache", "gc", "--max-size", "0", "--max-age", "0s")):
+        ended = await run(*arguments, cache=str(cache), as_nobody=True)
+        assert "Traceback" not in ended.err, ended.err
+    assert look(canary) == before
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("mode", "is_let_in"), [(0o700, False), (0o755, False), (0o2770, True), (0o777, True)])
+def test_a_folder_of_another_user_counts_where_the_cache_is_shared(tmp_path: Path, mode: int, is_let_in: bool) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(mode)
+    Files(str(cache))
+    os.chown(cache / "v1/blobs", 65533, 65533)
+    with contextlib.nullcontext() if is_let_in else pytest.raises(CacheError, match="belongs to user 65533"):
+        Files(str(cache))
+
+
+@pytest.mark.root
+def test_a_cache_s_owner_is_let_in_also_to_others_caches(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    Files(str(cache))
+    for path in (cache, cache / "v1", cache / "v1/blobs"):
+        os.chown(path, 65533, 65533)
+    Files(str(cache))
+
+
+def test_a_folder_that_more_may_write_to_than_to_the_cache_is_refused(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o755)
+    Files(str(cache))
+    (cache / "v1/refs").chmod(0o777)
+    with pytest.raises(CacheError, match="others may write to this folder"):
+        Files(str(cache))
+    cache.chmod(0o700)  # nobody can get there
+    Files(str(cache))
+
+
+@pytest.mark.parametrize("plant", [fifo, link, Path.mkdir])
+def test_what_is_no_file_is_not_opened(tmp_path: Path, plant: Callable[..., None]) -> None:
+    plant(tmp_path / "it", *([tmp_path] if plant is not Path.mkdir else []))
+    with CacheFolder.at(str(tmp_path)) as folder:
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+            if plant is fifo or flags == os.O_RDWR:
+                with pytest.raises(NotAFile):
+                    folder.open("it", flags)
+        assert folder.read("it", 100) is None
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "it").write_bytes(b"")
+    os.truncate(tmp_path / "it", 1 << 40)
+    with CacheFolder.at(str(tmp_path)) as folder:
+        assert folder.read("it", 1 << 20) is None
+        os.truncate(tmp_path / "it", 1 << 20)
+        found = folder.read("it", 1 << 20)
+        assert found is not None
+        assert len(found[0]) == 1 << 20
+
+
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    files = Files(str(tmp_path))
+    files.write(files.root + "/refs/a", b"a")
+    assert files.read(files.root + "/refs/a") == b"a"
+    assert files.read(files.root + "/refs/b") is None
+    with pytest.raises(CacheError):
+        files.write(files.root + "/refs/a/b", b"a")
+    assert files.discard(files.root + "/refs/a", "gone")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- what counts because of who wrote it
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Files:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o2777)
+    return Files(str(cache))
+
+
+@pytest.mark.root
+def test_a_reference_of_another_user_does_not_count(shared: Files, tmp_path: Path) -> None:
+    """Neither one that they wrote, nor a file of ours that they gave this name."""
+    digest = Digest.of(b"a")
+    ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
+    ref.keep(shared)
+    assert Ref.find(shared, ref.reference, ref.platform) == ref
+    (kept,) = Path(shared.root, "refs/user-0").iterdir()
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o755, "nobody else can rename what is in it"
+    os.chown(kept, 65533, 65533)
+    assert Ref.find(shared, ref.reference, ref.platform) is None
+    os.chown(kept, 0, 0)
+    kept.rename(kept.with_name(replace(ref, reference="docker.io/library/alpine:3").name))
+    assert Ref.find(shared, "docker.io/library/alpine:3", ref.platform) is None
+    os.link(next(kept.parent.iterdir()), Path(shared.root, "refs", ref.name))
+    assert Ref.find(shared, ref.reference, ref.platform) is None, "a file of ours under a name that others gave it"
+    private = Files(str(tmp_path / "private"))
+    ref.keep(private)
+    os.chown(Path(private.root, "refs", ref.name), 65533, 65533)
+    assert Ref.find(private, ref.reference, ref.platform) is None
+
+
+@pytest.mark.root
+def test_the_reference_of_the_cache_s_owner_counts(shared: Files, tmp_path: Path) -> None:
+    digest = Digest.of(b"a")
+    ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
+    ref.keep(shared)
+    folder = Path(shared.root, "refs/user-0")
+    for path in (*folder.iterdir(), folder, Path(shared.root).parent):
+        os.chown(path, 65533, 65533)
+    folder.rename(folder.with_name("user-65533"))
+    assert Ref.find(Files(str(Path(shared.root).parent)), ref.reference, ref.platform) == ref
+
+
+@pytest.mark.root
+def test_a_user_s_folder_that_somebody_else_has_made_is_replaced(shared: Files) -> None:
+    folder = Path(shared.root, "refs/user-0")
+    folder.mkdir()
+    os.chown(folder, 65533, 65533)
+    digest = Digest.of(b"a")
+    ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
+    assert Ref.find(shared, ref.reference, ref.platform) is None
+    ref.keep(shared)
+    assert folder.stat().st_uid == 0
+    assert Ref.find(shared, ref.reference, ref.platform) == ref
+
+
+@pytest.mark.root
+async def test_no_renaming_makes_a_finished_image(registry: FaultyRegistry, tmp_path: Path) -> None:
+    """Blobs of ours whose content others chose, under the names of an image and its seal."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o2777)
+    settings = Settings(cache=str(cache), workers=2, keep_images=True)
+    reference = publish(registry, [file("a", b"content")])
+    async with fastpull.Client(settings) as client:
+        await client.pull(reference, tmp_path / "first.sqsh")
+    (image,) = Images(Files(str(cache))).all()
+    place = Path(image.path)
+    assert place.parent == cache / "v1/images/user-0"
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    good = place.read_bytes()
+    for ending in ("", ".seal"):  # files of our own, with everything right but the place
+        os.rename(f"{place}{ending}", f"{cache}/v1/images/sha256/{place.name}{ending}")
+    async with fastpull.Client(replace(settings, keep_images=False)) as client:
+        report = await client.pull(reference, tmp_path / "second.sqsh")
+    assert not report.was_finished
+    assert (tmp_path / "second.sqsh").read_bytes() == good
