@@ -5,33 +5,28 @@ scanned or written has no part in it.
 
 The rules, beyond the specification's own words:
 
-* Markers look at the tree below their layer and act before the layer's entries, wherever in the tar they stand.
+* Markers act before the layer's entries, wherever in the tar they stand: `fastpull.layers.whiteouts`.
 * Entries act in the order of the tar; of a path that stands twice the last entry counts.
+* An entry below a symbolic link goes where the link leads, inside the root, whatever layer the link is of.
 * A hard link takes the inode that its target has at that moment.
-* Directories that no entry describes are 0755 0:0 at the epoch. One below a lower symbolic link is made where the link
-  points to, inside the root; one below another lower non-directory replaces it; below a non-directory of its own layer
-  it is refused.
+* Directories that no entry describes are 0755 0:0 at the epoch. One below a lower file or device replaces it; below a
+  file or device of its own layer it is refused.
 
 Spec: image-spec layer.md, Applying Changesets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastpull.errors import LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import MAX_DEPTH, MAX_SYMLINKS, Directory, Node, Origin, Tree
+from fastpull.layers.tree import MAX_DEPTH, Directory, Node, Origin, Tree
+from fastpull.layers.whiteouts import Markers, find_hidden, hide, read_markers
 
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
-
-_MARKER = b".wh."
-_OPAQUE = b".wh..wh..opq"
-_AUFS = b".wh..wh."
-_AUFS_LINKS = b".wh..wh.plnk"
-_NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
 
 
 def merge(indexes: Sequence[LayerIndex]) -> Tree:
@@ -59,79 +54,60 @@ def overlay(tree: Tree, index: LayerIndex) -> None:
 
 
 class _Changeset:
-    """One layer on its way into the tree."""
+    """One layer, to be applied to a tree.
 
-    def __init__(self, tree: Tree, layer: int) -> None:
+    Args:
+        tree: of the layers below.
+        layer: number of the layer.
+        markers: of the layer; read if not given.
+    """
+
+    def __init__(self, tree: Tree, layer: int, markers: Markers | None = None) -> None:
         self._tree = tree
         self._layer = layer
         self._index = tree.indexes[layer]
-        self._aufs_links: dict[bytes, Origin] = {}
+        self._markers = read_markers(self._index) if markers is None else markers
         self._parent_path: bytes | None = None
         self._parent = tree.root
 
     def apply(self) -> None:
-        markers = self._apply_markers() if _MARKER in self._index.columns.paths else frozenset()
-        types, origin = self._index.types, self._layer << 32
+        """Hide what the layer hides of those below, then add its entries."""
+        for directory, name in find_hidden(self._tree, self._index, self._markers, self._preview):
+            hide(directory, name)
+        self.add_entries()
+
+    def _preview(self, copy: Tree) -> None:
+        _Changeset(copy, self._layer, self._markers).add_entries(skip_refused=True)
+
+    def add_entries(self, *, skip_refused: bool = False) -> None:
+        """Add the layer's entries, in the order of the tar.
+
+        Args:
+            skip_refused: go on after an entry that the tree cannot take.
+        """
+        types, origin, markers = self._index.types, self._layer << 32, self._markers.numbers
         for number, path in enumerate(self._index.paths()):
             if number in markers:
                 continue
-            if not path:
-                self._describe_root(types[number], origin | number)
-                continue
-            parent_path, _, name = path.rpartition(b"/")
-            if parent_path != self._parent_path:
-                self._parent = self._make_directory(parent_path)
-                self._parent_path = parent_path
-            if types[number] == EntryType.DIRECTORY:
-                self._put_directory(name, origin | number, path)
-            elif types[number] == EntryType.HARDLINK:
-                self._put(name, self._link_target(number), path)
-            else:
-                self._put(name, origin | number, path)
+            try:
+                if not path:
+                    self._describe_root(types[number], origin | number)
+                    continue
+                parent_path, _, name = path.rpartition(b"/")
+                if parent_path != self._parent_path:
+                    self._enter(parent_path)
+                if types[number] == EntryType.DIRECTORY:
+                    self._put_directory(name, origin | number, path)
+                elif types[number] == EntryType.HARDLINK:
+                    self._put(name, self._link_target(number), path)
+                else:
+                    self._put(name, origin | number, path)
+            except (LayerError, LimitExceeded):
+                if not skip_refused:
+                    raise
 
     def _fail(self, reason: str, path: bytes) -> LayerError:
         return LayerError(str(self._index.blob), reason, path)
-
-    # --- markers
-
-    def _apply_markers(self) -> frozenset[int]:
-        """Hides what the layer hides of the tree below it, and returns the numbers of entries that say so.
-
-        All markers are resolved before the first one acts, so that their order does not matter.
-        """
-        numbers: list[int] = []
-        hidden: list[tuple[Directory, bytes]] = []
-        for number, parts in self._marked_paths():
-            numbers.append(number)
-            *parents, name = parts
-            if any(part.startswith(_MARKER) for part in parents):
-                self._take_below_marker(number, parts)
-            elif name == _OPAQUE or not name.startswith(_AUFS):
-                directory = self._find_directory(parents)
-                if directory is not None:
-                    hidden.append((directory, name))
-                if name in _NOTHING:
-                    raise self._fail("a whiteout of nothing", b"/".join(parts))
-        for directory, name in hidden:
-            if name == _OPAQUE:
-                directory.children.clear()
-            else:
-                directory.children.pop(name.removeprefix(_MARKER), None)
-        return frozenset(numbers)
-
-    def _take_below_marker(self, number: int, parts: list[bytes]) -> None:
-        """Passes over what AUFS kept at the root for itself, but for the files that hard links may point to."""
-        if not parts[0].startswith(_AUFS):
-            raise self._fail("an entry below a whiteout", b"/".join(parts))
-        if parts[:-1] == [_AUFS_LINKS]:
-            self._aufs_links[b"/".join(parts)] = self._layer << 32 | number
-
-    def _marked_paths(self) -> Iterator[tuple[int, list[bytes]]]:
-        for number, path in enumerate(self._index.paths()):
-            if _MARKER in path:
-                parts = path.split(b"/")
-                if any(part.startswith(_MARKER) for part in parts):
-                    yield number, parts
 
     # --- entries
 
@@ -169,11 +145,11 @@ class _Changeset:
 
     def _link_target(self, number: int) -> Origin:
         target = self._index.link(number)
-        *parents, name = target.split(b"/")
-        directory = self._find_directory(parents)
+        parent_path, _, name = target.rpartition(b"/")
+        directory = self._tree.find_directory(parent_path).found
         node = directory.children.get(name) if directory is not None and name else directory
-        if node is None:
-            node = self._aufs_links.get(target)
+        if node is None and target in self._markers.aufs_links:
+            node = self._layer << 32 | self._markers.aufs_links[target]
         if node is None:
             raise self._fail(
                 f"a hard link to nothing ({target.decode(errors='backslashreplace')})",
@@ -185,61 +161,20 @@ class _Changeset:
 
     # --- paths
 
-    def _find_directory(self, parts: Sequence[bytes]) -> Directory | None:
-        """The directory at a path, symbolic links followed inside the root; None if there is none."""
-        trail, pending, links = [self._tree.root], list(reversed(parts)), 0
-        while pending:
-            name = pending.pop()
-            if name == b"..":
-                del trail[max(1, len(trail) - 1) :]
-            elif name not in (b"", b"."):
-                node = trail[-1].children.get(name)
-                if isinstance(node, Directory):
-                    trail.append(node)
-                    continue
-                links += 1
-                if node is None or self._tree.type(node) is not EntryType.SYMLINK or links > MAX_SYMLINKS:
-                    return None
-                self._follow(node, trail, pending)
-        return trail[-1]
-
-    def _make_directory(self, path: bytes) -> Directory:
-        """The directory that the layer's entries below a path go to, made where it is missing."""
-        trail, links = [self._tree.root], 0
-        pending = path.split(b"/")[::-1] if path else []
-        while pending and len(trail) <= MAX_DEPTH:
-            name = pending.pop()
-            if name == b"..":
-                del trail[max(1, len(trail) - 1) :]
-            elif name not in (b"", b"."):
-                above = trail[-1]
-                node = above.children.get(name)
-                if isinstance(node, Directory):
-                    trail.append(node)
-                elif node is None:
-                    trail.append(self._imply(above, name))
-                elif self._is_own(node):
-                    raise self._fail("an entry below a non-directory of its own layer", path)
-                elif self._tree.type(node) is EntryType.SYMLINK:
-                    links += 1
-                    if links > MAX_SYMLINKS:
-                        raise self._fail("too many symbolic links on the way", path)
-                    self._follow(node, trail, pending)
-                else:
-                    trail.append(self._imply(above, name))
-        if len(trail) > MAX_DEPTH:
+    def _enter(self, path: bytes) -> None:
+        """Make the directory at a path the parent of the entries to come, and make it where it is missing."""
+        found = self._tree.find_directory(path)
+        if found.is_loop:
+            raise self._fail("too many symbolic links on the way", path)
+        if found.is_too_deep:
             reason = f"links lead to a path of more than {MAX_DEPTH} components"
             raise LimitExceeded(str(self._index.blob), reason, path)
-        return trail[-1]
-
-    def _follow(self, origin: Origin, trail: list[Directory], pending: list[bytes]) -> None:
-        target = self._tree.link(origin)
-        if target.startswith(b"/"):
-            del trail[1:]
-        pending.extend(reversed(target.split(b"/")))
-
-    @staticmethod
-    def _imply(above: Directory, name: bytes) -> Directory:
-        directory = Directory()
-        above.children[name] = directory
-        return directory
+        if found.obstacle is not None and self._is_own(found.obstacle):
+            raise self._fail("an entry below a non-directory of its own layer", path)
+        directory = found.directory
+        for name in found.missing:
+            above, directory = directory, Directory()
+            above.children[name] = directory
+        # a link made later at a name that was taken back would lead elsewhere
+        self._parent_path = None if found.is_lexical else path
+        self._parent = directory

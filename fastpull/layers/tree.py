@@ -55,6 +55,32 @@ class Place:
     blocked: bytes = b""
 
 
+@dataclass(slots=True)
+class DirectoryLookup:
+    """The result of looking up a directory.
+
+    Attributes:
+        directory: the deepest directory on the way that exists.
+        missing: names below it that do not exist; empty if the directory itself exists.
+        obstacle: what stands at the first missing name and is neither directory nor symbolic link.
+        is_loop: more than `MAX_SYMLINKS` links were met, and the lookup was cut off.
+        is_too_deep: what is in the directory would have more than `MAX_DEPTH` components, and the lookup was cut off.
+        is_lexical: a ``..`` followed a name that does not exist, and took it back.
+    """
+
+    directory: Directory
+    missing: list[bytes]
+    obstacle: Origin | None = None
+    is_loop: bool = False
+    is_too_deep: bool = False
+    is_lexical: bool = False
+
+    @property
+    def found(self) -> Directory | None:
+        """The directory, if it exists."""
+        return None if self.missing or self.is_loop or self.is_too_deep else self.directory
+
+
 class Tree:
     """The root filesystem of an image.
 
@@ -128,6 +154,43 @@ class Tree:
                 return Place(found, node) if is_last else Place(found, None, found)
         names = [*(part for part, _ in trail[1:]), *missing]
         return Place(b"/".join(names), None if missing else trail[-1][1])
+
+    def find_directory(self, path: bytes) -> DirectoryLookup:
+        """Look up a directory, symbolic links followed inside the root.
+
+        A ``..`` at the root stays there, and behind a name that does not exist it takes that name back.
+        """
+        trail, pending = [self.root], path.split(b"/")[::-1] if path else []
+        missing: list[bytes] = []
+        obstacle: Origin | None = None
+        links, is_loop, is_lexical = 0, False, False
+        while pending and len(trail) + len(missing) <= MAX_DEPTH:
+            name = pending.pop()
+            node = None if missing else trail[-1].children.get(name)
+            if isinstance(node, Directory):
+                trail.append(node)
+            elif name in (b"", b"."):
+                continue
+            elif name != b"..":
+                if node is None or self.type(node) is not EntryType.SYMLINK:
+                    obstacle = obstacle if missing else node
+                    missing.append(name)
+                    continue
+                links += 1
+                if links > MAX_SYMLINKS:
+                    is_loop = True
+                    break
+                target = self.link(node)
+                if target.startswith(b"/"):
+                    del trail[1:]
+                pending.extend(reversed(target.split(b"/")))
+            elif missing:
+                missing.pop()
+                is_lexical = True
+            else:
+                del trail[max(1, len(trail) - 1) :]
+        is_too_deep = len(trail) + len(missing) > MAX_DEPTH
+        return DirectoryLookup(trail[-1], missing, obstacle if missing else None, is_loop, is_too_deep, is_lexical)
 
     def walk(self) -> Iterator[tuple[bytes, Node]]:
         """All nodes with their paths, each directory before its children, children in the order of their bytes."""

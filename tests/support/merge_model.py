@@ -6,6 +6,7 @@ Written from image-spec layer.md and the rules in docs/layers.md, without a look
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from fastpull.layers.entry import Entry, EntryType
 
@@ -25,8 +26,20 @@ def merge_model(layers: Sequence[Sequence[Entry]]) -> Model:
     return tree
 
 
+class _Preview(dict[Path, tuple[str, int | None]]):
+    """A copy of a model that remembers which of its paths were removed."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.removed: set[Path] = set()
+
+    def __delitem__(self, path: Path) -> None:
+        super().__delitem__(path)
+        self.removed.add(path)
+
+
 def _apply(tree: Model, number: int, layer: Sequence[Entry], layers: Sequence[Sequence[Entry]]) -> None:
-    below = dict(tree)
+    markers: list[tuple[Path, bytes]] = []
     aufs: dict[Path, int] = {}
     for position, entry in enumerate(layer):
         path = _parts(entry.path)
@@ -41,18 +54,48 @@ def _apply(tree: Model, number: int, layer: Sequence[Entry], layers: Sequence[Se
             continue
         if name in (b".wh.", b".wh..", b".wh..."):
             raise Refused("whiteout of nothing")
-        where = _directory(below, tuple(parents), layers)
-        if where is None:
-            continue
-        if name == b".wh..wh..opq":
-            _remove(tree, lambda path, where=where: path[: len(where)] == where and len(path) > len(where))
-        elif not name.startswith(b".wh..wh."):
-            target = (*where, name[4:])
-            _remove(tree, lambda path, target=target: path[: len(target)] == target)
+        if name == b".wh..wh..opq" or not name.startswith(b".wh..wh."):
+            markers.append((tuple(parents), name))
+    for where, name in _hidden(tree, number, layer, layers, markers, aufs):
+        _hide(tree, where, name)
     for position, entry in enumerate(layer):
         path = _parts(entry.path)
         if not _is_marked(path):
             _add(tree, number, number << 32 | position, entry, path, aufs, layers)
+
+
+def _hidden(
+    tree: Model,
+    number: int,
+    layer: Sequence[Entry],
+    layers: Sequence[Sequence[Entry]],
+    markers: list[tuple[Path, bytes]],
+    aufs: dict[Path, int],
+) -> list[tuple[Path, bytes]]:
+    """Where markers lead in the tree that their layer leaves, as far as the lower layers have made it."""
+    preview = _Preview(tree)
+    for parents, name in markers:
+        if preview.get(parents, ("", None))[0] == "dir":
+            _hide(preview, parents, name)
+    for position, entry in enumerate(layer):
+        path = _parts(entry.path)
+        if not _is_marked(path):
+            with suppress(Refused):
+                _add(preview, number, number << 32 | position, entry, path, aufs, layers)
+    found = []
+    for parents, name in markers:
+        where = _directory(preview, parents, layers)
+        if where is not None and tree.get(where, ("", None))[0] == "dir" and where not in preview.removed:
+            found.append((where, name))
+    return found
+
+
+def _hide(tree: Model, where: Path, name: bytes) -> None:
+    if name == b".wh..wh..opq":
+        _remove(tree, lambda path: path[: len(where)] == where and len(path) > len(where))
+    else:
+        target = (*where, name[4:])
+        _remove(tree, lambda path: path[: len(target)] == target)
 
 
 def _add(
@@ -69,7 +112,7 @@ def _add(
             raise Refused("root")
         tree[()] = ("dir", origin)
         return
-    where = (*_make(tree, number, path[:-1], layers, [0]), path[-1])
+    where = (*_make(tree, number, path[:-1], layers), path[-1])
     if entry.type is EntryType.DIRECTORY:
         if tree.get(where, ("", None))[0] != "dir":
             _remove(tree, lambda path: path[: len(where)] == where)
@@ -111,48 +154,49 @@ def _steps(target: bytes) -> Path:
     return tuple(part for part in target.split(b"/") if part not in (b"", b"."))
 
 
-def _directory(tree: Model, path: Path, layers: Sequence[Sequence[Entry]], hops: int = 0) -> Path | None:
-    """Where a path leads, links followed; None unless to a directory."""
+def _resolve(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Path:
+    """The path without symbolic links and ``..``, whether anything is there or not."""
     at: Path = ()
-    for number, part in enumerate(path):
+    pending, links = path, 0
+    while pending:
+        part, *rest = pending
+        pending = tuple(rest)
         if part == b"..":
             at = at[:-1]
             continue
         kind, origin = tree.get((*at, part), ("", None))
-        if kind == "":
-            return None
-        if kind == "dir":
+        target = _symlink(origin, layers) if kind == "leaf" and origin is not None else None
+        if target is None:
             at = (*at, part)
             continue
-        target = _symlink(origin, layers) if origin is not None else None
-        if target is None or hops == 40:
-            return None
-        start = () if target.startswith(b"/") else at
-        return _directory(tree, (*start, *_steps(target), *path[number + 1 :]), layers, hops + 1)
+        links += 1
+        if links > 40:
+            raise Refused("loop")
+        at = () if target.startswith(b"/") else at
+        pending = (*_steps(target), *pending)
     return at
 
 
-def _make(tree: Model, number: int, path: Path, layers: Sequence[Sequence[Entry]], hops: list[int]) -> Path:
+def _directory(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Path | None:
+    """Where a path leads, links followed; None unless to a directory."""
+    try:
+        where = _resolve(tree, path, layers)
+    except Refused:
+        return None
+    return where if tree.get(where, ("", None))[0] == "dir" else None
+
+
+def _make(tree: Model, number: int, path: Path, layers: Sequence[Sequence[Entry]]) -> Path:
     """As `_directory`, but makes what is missing."""
-    at: Path = ()
-    for position, part in enumerate(path):
-        if part == b"..":
-            at = at[:-1]
-            continue
-        here = (*at, part)
-        kind, origin = tree.get(here, ("", None))
-        if kind == "leaf":
-            assert origin is not None
-            if origin >> 32 == number:
-                raise Refused("below a non-directory of its own layer")
-            target = _symlink(origin, layers)
-            if target is not None:
-                hops[0] += 1
-                if hops[0] > 40:
-                    raise Refused("loop")
-                start = () if target.startswith(b"/") else at
-                return _make(tree, number, (*start, *_steps(target), *path[position + 1 :]), layers, hops)
-        if kind != "dir":
-            tree[here] = ("dir", None)
-        at = here
-    return at
+    where = _resolve(tree, path, layers)
+    ways = [where[:length] for length in range(1, len(where) + 1)]
+    for way in ways:
+        kind, origin = tree.get(way, ("", None))
+        if kind == "leaf" and origin is not None and origin >> 32 == number:
+            raise Refused("below a non-directory of its own layer")
+    for way in ways:
+        if tree.get(way, ("", None))[0] != "dir":
+            if way in tree:
+                del tree[way]
+            tree[way] = ("dir", None)
+    return where

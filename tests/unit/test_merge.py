@@ -14,7 +14,7 @@ from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
 from fastpull.layers.tree import Directory, Tree
-from tests.support.layers import Member, fifo, file, folder, hardlink, index, opaque, symlink, whiteout
+from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, opaque, symlink, whiteout
 from tests.support.merge_model import Refused, merge_model
 
 
@@ -136,10 +136,62 @@ def test_markers_follow_lower_links_inside_the_root() -> None:
     assert set(shape(tree_of(lower, [opaque("up/lib")]))) == {"usr", "usr/lib", "lib", "up"}
 
 
-def test_the_order_of_markers_does_not_matter() -> None:
+def test_nothing_is_hidden_behind_a_link_that_a_marker_hides() -> None:
     lower = [file("usr/lib/x"), symlink("lib", "usr/lib")]
     one, other = [whiteout("lib"), whiteout("lib/x")], [whiteout("lib/x"), whiteout("lib")]
-    assert set(shape(tree_of(lower, one))) == set(shape(tree_of(lower, other))) == {"usr", "usr/lib"}
+    assert set(shape(tree_of(lower, one))) == set(shape(tree_of(lower, other))) == {"usr", "usr/lib", "usr/lib/x"}
+
+
+REPLACEMENTS = {
+    "directory": [folder("var/run")],
+    "directory-with-children": [folder("var/run"), file("var/run/new")],
+    "whiteout-and-implied-directory": [whiteout("var/run"), file("var/run/new")],
+    "opaque-parent-and-implied-directory": [opaque("var"), file("var/run/new")],
+    "whiteout-alone": [whiteout("var/run")],
+    "file": [file("var/run")],
+    "link-elsewhere": [symlink("var/run", "/tmp")],
+}
+
+
+@pytest.mark.parametrize("marker", [opaque("var/run"), whiteout("var/run/keep"), whiteout("var/run/sub/keep")])
+@pytest.mark.parametrize("replacement", REPLACEMENTS.values(), ids=REPLACEMENTS)
+@pytest.mark.parametrize("late", [False, True], ids=["marker-first", "marker-last"])
+def test_markers_hide_nothing_behind_a_link_that_their_layer_replaces(
+    replacement: list[Member], marker: Member, late: bool
+) -> None:
+    lower = [folder("tmp"), file("run/keep"), file("run/sub/keep"), symlink("var/run", "/run")]
+    layer = [*replacement, marker] if late else [marker, *replacement]
+    found = shape(tree_of(lower, layer))
+    assert {"run/keep", "run/sub/keep"} <= set(found)
+    assert "var/run/keep" not in found
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["marker-first", "marker-last"])
+def test_markers_follow_links_of_their_own_layer(late: bool) -> None:
+    members = [symlink("lib", "usr/lib"), whiteout("lib/x")]
+    found = shape(tree_of([file("usr/lib/x"), file("usr/lib/y")], members[::-1] if late else members))
+    assert set(found) == {"usr", "usr/lib", "usr/lib/y", "lib"}
+
+
+def test_markers_behind_a_link_do_not_hide_their_own_layer() -> None:
+    layer = [opaque("lib"), file("lib/x"), whiteout("lib/x"), symlink("lib2", "lib"), file("lib2/y"), opaque("lib2")]
+    found = shape(tree_of([file("usr/lib/x"), file("usr/lib/old"), symlink("lib", "usr/lib")], layer))
+    assert set(found) == {"usr", "usr/lib", "usr/lib/x", "usr/lib/y", "lib", "lib2"}
+
+
+def test_looking_where_markers_lead_does_not_change_the_tree() -> None:
+    lower = [file("run/keep"), folder("run/sub", 0o711), symlink("var/run", "/run")]
+    layer = [file("f"), whiteout("var/run/keep"), hardlink("run/sub/h", "f"), folder("run", 0o700)]
+    tree = tree_of(lower, layer)
+    assert shape(tree) == {
+        "f": "file 1.0",
+        "run": "dir 1.3",
+        "run/sub": "dir 0.1",
+        "run/sub/h": "file 1.0",
+        "var": "dir",
+        "var/run": "symlink 0.2",
+    }
+    assert tree.repeated_count == 0
 
 
 def test_a_name_that_only_begins_like_an_opaque_marker_is_none() -> None:
@@ -243,8 +295,38 @@ def test_links_do_not_lead_deeper_than_paths_may() -> None:
     )
 
 
-def test_a_child_below_a_link_of_its_own_layer_is_refused() -> None:
-    assert "its own layer" in refused([folder("usr"), symlink("lib", "usr"), file("lib/x")])
+def test_a_child_below_a_link_of_its_own_layer_lands_where_it_points() -> None:
+    found = shape(tree_of([folder("usr/lib"), symlink("lib", "usr/lib"), file("lib/x")]))
+    assert found == {"usr": "dir", "usr/lib": "dir 0.0", "lib": "symlink 0.1", "usr/lib/x": "file 0.2"}
+
+
+def test_links_of_the_own_layer_are_followed_in_the_order_of_the_tar() -> None:
+    layer = [symlink("l", "one"), file("l/a"), symlink("l", "two"), file("l/b")]
+    assert set(shape(tree_of(layer))) == {"one", "one/a", "l", "two", "two/b"}
+    assert set(shape(tree_of([file("l/a"), symlink("l", "one"), file("l/b")]))) == {"l", "one", "one/b"}
+
+
+@pytest.mark.parametrize("target", ["../../../../etc", "/etc", "/../etc", "x/../../etc", "nope/../etc", "/./etc/."])
+def test_a_link_of_the_own_layer_never_leads_out_of_the_root(target: str) -> None:
+    assert set(shape(tree_of([folder("x"), symlink("a", target), file("a/passwd")]))) == {"x", "a", "etc", "etc/passwd"}
+
+
+def test_a_name_that_is_taken_back_on_the_way_is_looked_up_for_each_entry() -> None:
+    found = shape(tree_of([symlink("l", "up/../d"), file("l/a"), symlink("up", "x/y"), file("l/b")]))
+    assert set(found) == {"l", "d", "d/a", "up", "x", "x/d", "x/d/b"}
+
+
+def test_links_of_the_own_layer_have_the_limits_of_others() -> None:
+    chain = [symlink(f"l{number}", f"l{number + 1}") for number in range(40)]
+    assert "l40/x" in shape(tree_of([*chain, file("l0/x")]))
+    assert "too many symbolic links" in refused([*chain, symlink("l40", "d"), file("l0/x")])
+    assert "too many symbolic links" in refused([symlink("a", "b"), symlink("b", "a"), file("a/x")])
+    assert "255 components" in refused([symlink("l", "x/" * 255), file("l/f")], error=LimitExceeded)
+
+
+@pytest.mark.parametrize("obstacle", [file("f"), fifo("f"), device("f", 1, 3)])
+def test_a_child_below_a_link_to_a_non_directory_of_its_own_layer_is_refused(obstacle: Member) -> None:
+    assert "its own layer: 'l'" in refused([obstacle, symlink("l", "f"), file("l/x")])
 
 
 def test_a_replaced_link_is_not_followed_any_more() -> None:

@@ -1,0 +1,170 @@
+"""Whiteouts: what a layer hides of the layers below it.
+
+A marker names a place in the tree as its layer leaves it, wherever in the tar the marker stands: a symbolic link on the
+way is followed if the layer keeps it or makes it. Where the layer replaces or hides a link, the marker is about what
+takes the link's place, and nothing behind the link is hidden. What the layer itself puts at the place is never hidden.
+
+Spec: image-spec layer.md, Whiteouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastpull.errors import LayerError
+from fastpull.layers.entry import EntryType
+from fastpull.layers.tree import Directory, Node, Tree
+
+if TYPE_CHECKING:
+    from fastpull.layers.index import LayerIndex
+
+_MARKER = b".wh."
+_OPAQUE = b".wh..wh..opq"
+_AUFS = b".wh..wh."
+_AUFS_LINKS = b".wh..wh.plnk"
+_NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
+
+
+@dataclass(slots=True)
+class Markers:
+    """The entries of a layer that describe whiteouts, or that AUFS kept for itself.
+
+    Attributes:
+        places: path of the parent and name of each whiteout.
+        numbers: of all entries that are not placed in the tree.
+        aufs_links: by path, the numbers of entries that hard links may name.
+    """
+
+    places: list[tuple[bytes, bytes]] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set)
+    aufs_links: dict[bytes, int] = field(default_factory=dict)
+
+
+def read_markers(index: LayerIndex) -> Markers:
+    """Return the markers of a layer.
+
+    Raises:
+        LayerError: a whiteout of nothing, or an entry below a whiteout.
+    """
+    found = Markers()
+    if _MARKER not in index.columns.paths:
+        return found
+    for number, path in enumerate(index.paths()):
+        if not path.startswith(_MARKER) and b"/" + _MARKER not in path:
+            continue
+        found.numbers.add(number)
+        parent, _, name = path.rpartition(b"/")
+        if parent.startswith(_MARKER) or b"/" + _MARKER in parent:
+            if not path.startswith(_AUFS):
+                raise LayerError(str(index.blob), "an entry below a whiteout", path)
+            if parent == _AUFS_LINKS:
+                found.aufs_links[path] = number
+        elif name in _NOTHING:
+            raise LayerError(str(index.blob), "a whiteout of nothing", path)
+        elif name == _OPAQUE or not name.startswith(_AUFS):
+            found.places.append((parent, name))
+    return found
+
+
+def hide(directory: Directory, name: bytes) -> None:
+    """Apply a marker of a given name to the lower directory that it stands for."""
+    if name == _OPAQUE:
+        directory.children.clear()
+    else:
+        directory.children.pop(name.removeprefix(_MARKER), None)
+
+
+def find_hidden(
+    tree: Tree, index: LayerIndex, markers: Markers, preview: Callable[[Tree], None]
+) -> Sequence[tuple[Directory, bytes]]:
+    """Return the directories that the markers of a layer act on, each with the name of the marker.
+
+    Args:
+        tree: of the layers below; not changed.
+        index: of the layer.
+        markers: of the layer.
+        preview: adds the layer's entries to a copy of the tree; called only where symbolic links matter.
+    """
+    plain, meets_links = [], False
+    for parent, name in markers.places:
+        directory, meets_link = _find_plain(tree, parent)
+        meets_links |= meets_link
+        if directory is not None:
+            plain.append((directory, name))
+    if not meets_links and not _makes_links(index, markers):
+        return plain
+    copy = Tree(tree.indexes)
+    copy.root = _Copy(tree.root)
+    for parent, name in markers.places:
+        directory, _ = _find_plain(copy, parent)
+        if directory is not None:
+            hide(directory, name)
+    preview(copy)
+    found = []
+    for parent, name in markers.places:
+        directory = copy.find_directory(parent).found
+        if isinstance(directory, _Copy):
+            found.append((directory.original, name))
+    return found
+
+
+def _find_plain(tree: Tree, path: bytes) -> tuple[Directory | None, bool]:
+    """Return the directory at a path, no link followed, and whether a symbolic link is on the way."""
+    directory = tree.root
+    for part in path.split(b"/") if path else ():
+        node = directory.children.get(part)
+        if not isinstance(node, Directory):
+            return None, node is not None and tree.type(node) is EntryType.SYMLINK
+        directory = node
+    return directory, False
+
+
+def _makes_links(index: LayerIndex, markers: Markers) -> bool:
+    """Return whether the layer may put a symbolic link on the way to one of its markers."""
+    names = {part for parent, _ in markers.places if parent for part in parent.split(b"/")}
+    kinds = (EntryType.SYMLINK, EntryType.HARDLINK)
+    return bool(names) and any(
+        type_ in kinds and index.path(number).rpartition(b"/")[2] in names for number, type_ in enumerate(index.types)
+    )
+
+
+class _Copy(Directory):
+    """A directory that can be changed without changing the original; the rest is copied when it is looked at.
+
+    Attributes:
+        original: the directory that it is a copy of.
+    """
+
+    __slots__ = ("original",)
+
+    def __init__(self, original: Directory) -> None:
+        super().__init__(original.origin)
+        self.original = original
+        self.children = _CopiedChildren(original.children)
+
+
+class _CopiedChildren(dict[bytes, Node]):
+    """Children that are looked up in those of the original until they are set or removed."""
+
+    def __init__(self, original: dict[bytes, Node]) -> None:
+        super().__init__()
+        self._original = original
+        self._removed: set[bytes] = set()
+
+    def get(self, name: bytes, _default: object = None) -> Node | None:  # type: ignore[override]
+        node = super().get(name)
+        if node is None and name not in self._removed:
+            node = self._original.get(name)
+            if isinstance(node, Directory):
+                node = self[name] = _Copy(node)
+        return node
+
+    def pop(self, name: bytes, _default: object = None) -> None:  # type: ignore[override]
+        super().pop(name, None)
+        self._removed.add(name)
+
+    def clear(self) -> None:
+        super().clear()
+        self._original = {}
