@@ -19,7 +19,8 @@ holds or the system answers: functions return fault codes and errno values, and 
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EACCES, EBUSY, EEXIST, EFBIG, EINTR, EIO, EISDIR, ELOOP, ENOENT, ENOMEM, ENOTDIR, errno
+from libc.errno cimport EACCES, EBUSY, EEXIST, EFBIG, EINTR, EIO, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOMEM, \
+    ENOTDIR, errno
 from libc.stdint cimport INT64_MAX, UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc

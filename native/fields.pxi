@@ -37,6 +37,7 @@ cdef enum Fault:
 
 cdef enum:
     MAX_NAME = 255
+    MARKER_SIZE = 4  # of `.wh.`, which a name may have before it
     MAX_DEPTH = 255
     MAX_TARGET = 4095      # of a symbolic link, as the kernel's PATH_MAX
     MAX_XATTR_NAME = 255   # as the kernel's XATTR_NAME_MAX
@@ -177,7 +178,7 @@ cdef int append_normalised(Buffer* arena, const char* path, size_t size) noexcep
             if arena.size > start:
                 arena.size -= 1
         else:
-            if length > MAX_NAME:
+            if length > MAX_NAME and (length > MAX_NAME + MARKER_SIZE or memcmp(path + at, b".wh.", MARKER_SIZE) != 0):
                 return FAULT_NAME_LENGTH
             depth += 1
             if depth > MAX_DEPTH:

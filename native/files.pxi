@@ -158,7 +158,7 @@ cdef int write_at(int fd, const uint8_t* data, size_t size, int64_t offset) noex
 
 cdef int begin_written(FileWriter self, uint32_t entry) noexcept nogil:
     """Opens the file of an entry, at its path or in the spool."""
-    cdef char name[MAX_NAME + 1]
+    cdef char name[MAX_NAME + MARKER_SIZE + 1]
     cdef size_t path_size, start
     cdef const char* path = table_path(self.entries, entry, &path_size)
     cdef int directory
@@ -177,8 +177,8 @@ cdef int begin_written(FileWriter self, uint32_t entry) noexcept nogil:
             (&errno)[0] = EISDIR  # a file that calls itself the root: the merge refuses it
         self.fd = -1
     if self.fd < 0:
-        # taken by another layer's file or directory, by an earlier entry of this one, or too deep
-        if errno not in (EEXIST, ENOTDIR, EISDIR, ELOOP):
+        # taken by another layer's file or directory, by an earlier entry of this one, too deep, or a long marker
+        if errno not in (EEXIST, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG):
             return errno
         place = PLACE_SPOOL
         snprintf(name, sizeof(name), b"%u.%u", self.layer, entry)
@@ -222,7 +222,7 @@ cdef int open_parent(FileWriter self, const char* path, size_t size, size_t* nam
 
     The directories of the path before stay open, so that neighbours in the tar cost no walk.
     """
-    cdef char name[MAX_NAME + 1]
+    cdef char name[MAX_NAME + MARKER_SIZE + 1]
     cdef size_t parent = size
     cdef size_t start, end
     cdef int depth = 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _FIRST, _LAST = 1, 2
 _PATH, _SPOOL = 1, 2
 _MAX_DEPTH = 64
-_TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+_TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -400,7 +400,7 @@ def _normalised(path: bytes) -> bytes:
                 raise _Bad(Fault.PATH_ESCAPES)
             parts.pop()
         elif part not in (b"", b"."):
-            if len(part) > 255:
+            if len(part.removeprefix(b".wh.")) > 255:
                 raise _Bad(Fault.NAME_LENGTH)
             parts.append(part)
             if len(parts) > 255:

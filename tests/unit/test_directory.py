@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fastpull import tarstage
-from fastpull.errors import OutputError, OutputExists
+from fastpull.errors import LayerError, OutputError, OutputExists
 from fastpull.layers.archive import archive
 from fastpull.layers.merge import merge
 from fastpull.layers.scan import LayerScanner
@@ -69,6 +69,37 @@ def leftovers(folder: Path) -> list[str]:
 
 
 # --- content
+
+
+@pytest.mark.parametrize("parent", ["", "d/"])
+def test_names_of_any_length_can_be_hidden(tmp_path: Path, parent: str) -> None:
+    long = [parent + "n" * size for size in range(249, 256)]
+    lower = [file(f"{parent}stays"), *(file(name) for name in long)]
+    markers = [whiteout(name) for name in long[:-1]] + [file(f"{parent}.wh.{'n' * 255}", b"a marker with content")]
+    write(tmp_path / "out", lower, markers)
+    assert names(tmp_path / "out" / parent) == {"stays"}
+
+
+def test_a_long_name_below_a_whiteout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayerError, match="below a whiteout"):
+        write(tmp_path / "out", [file(f".wh.{'n' * 255}/x/y", b"content")])
+
+
+def test_files_below_links_of_their_own_layer_go_where_those_lead(tmp_path: Path) -> None:
+    layer = [folder("usr/lib"), symlink("lib", "usr/lib"), file("lib/x", b"1"), file("lib/new/y", b"2"), file("usr/z")]
+    write(tmp_path / "out", layer, [file("usr/lib/x", b"3"), file("lib/w", b"4")])
+    assert names(tmp_path / "out") == {
+        "usr",
+        "usr/lib",
+        "usr/lib/x",
+        "usr/lib/new",
+        "usr/lib/new/y",
+        "usr/lib/w",
+        "usr/z",
+        "lib",
+    }
+    assert (tmp_path / "out/usr/lib/x").read_bytes() == b"3"
+    assert os.readlink(tmp_path / "out/lib") == "usr/lib"
 
 
 def test_files_have_their_content_mode_and_time(tmp_path: Path) -> None:
