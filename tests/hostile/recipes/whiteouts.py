@@ -120,7 +120,7 @@ RECIPES = [
         "marker-of-the-link-and-below-it",
         [file("usr/lib/x"), symlink("lib", "usr/lib")],
         [whiteout("lib"), whiteout("lib/x")],
-        gives={"usr/lib": "d"},
+        gives={"usr/lib/x": "f "},
     ),
     recipe(
         "marker-in-a-circle-of-links",
