@@ -35,9 +35,9 @@ def find_local_lock_option(mounts: str, device: int) -> str:
     Spec: proc_pid_mountinfo(5).
     """
     number = f"{os.major(device)}:{os.minor(device)}"
-    for line in mounts.splitlines():
+    for line in filter(None, mounts.split("\n")):  # a path may hold every other separator
         mount, _, filesystem = line.partition(" - ")
-        fields, (kind, _, options) = mount.split(), filesystem.split(" ", 2)
+        fields, (kind, _, options) = mount.split(" "), filesystem.split(" ", 2)
         if fields[2] == number:
             found = _LOCAL.get(kind, set()) & {*options.split(","), *fields[5].split(",")}
             if found:

@@ -151,7 +151,7 @@ def _files(folder: str) -> list[str]:
 def _settings(path: str) -> Iterator[tuple[int, str, str]]:
     try:
         with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            lines = file.read().split("\n")
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as error:

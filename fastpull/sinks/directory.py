@@ -17,15 +17,16 @@ from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.tree import Directory as TreeDirectory
 from fastpull.layers.tree import Origin, Tree
-from fastpull.layers.xattrs import is_kept
+from fastpull.sinks.attributes import AttributeWriter
 from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.destination import free_space
 from fastpull.sinks.flusher import Flusher
-from fastpull.sinks.marker import MARKER_NAME, Label, write_marker
+from fastpull.sinks.marker import Label, write_marker
 from fastpull.sinks.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
 from fastpull.sinks.replace import ReplaceRules
 from fastpull.sinks.staging import Staging, output_errors
+from fastpull.sinks.stream import copied_file
 from fastpull.tarstage import FileWriter, remove_tree
 from fastpull.tasks import Aborted
 from fastpull.trace import Stage
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from fastpull.sinks.marker import Marker, OutputIdentity
     from fastpull.tarstage import EntryTable, Spans
 
-_MARKER = os.fsencode(MARKER_NAME)  # an image that has it would speak for fastpull
 _NONE, _AT_PATH, _IN_SPOOL, _SETTLED = range(4)  # the first three are the file writer's
 
 
@@ -221,6 +221,9 @@ class _Commit:
         self._cancelled = cancelled
         self._wanted = [bytearray(len(index)) for index in tree.indexes]
         self._linked: dict[Origin, bool | None] = {}  # inodes with several names: whether made, None before that
+        self._names_left: dict[Origin, int] = {}  # of those
+        self._copies = 0
+        self._attributes = AttributeWriter(staging.destination, report, privileged=ownership.keep)
         self._places = {}
         for number, writer in writers.items():
             writer.close()
@@ -232,6 +235,9 @@ class _Commit:
         self._evacuate()
         write_marker(self._report.inodes)  # the root has its mode only at the end, which may be read-only
         self._build(self._root_fd, self._tree.root)
+        if self._copies:
+            limit = f"where the image has hard links to one file, {self._copies} copies of it were made"
+            self._report.warnings.append(f"{limit}: this filesystem allows no more names of a file")
 
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
@@ -248,6 +254,7 @@ class _Commit:
             layer, number = split(node)
             if self._wanted[layer][number]:
                 self._linked[node] = None
+                self._names_left[node] = self._names_left.get(node, 1) + 1
                 continue
             self._wanted[layer][number] = 1
             self._report.inodes += 1
@@ -306,8 +313,37 @@ class _Commit:
         kept = spool_name(*split(origin))
         if self._linked[origin] is None:
             self._linked[origin] = self._place(self._spool_fd, kept, origin)
-        if self._linked[origin]:
+        self._names_left[origin] -= 1
+        if not self._linked[origin]:
+            return
+        if not self._names_left[origin]:  # the name in the spool counts, where the number of names is limited
+            os.rename(kept, name, src_dir_fd=self._spool_fd, dst_dir_fd=fd)
+            return
+        try:
             os.link(kept, name, src_dir_fd=self._spool_fd, dst_dir_fd=fd, follow_symlinks=False)
+        except OSError as error:
+            if error.errno != errno.EMLINK:
+                raise
+            self._renew(kept, origin)
+            os.link(kept, name, src_dir_fd=self._spool_fd, dst_dir_fd=fd, follow_symlinks=False)
+
+    def _renew(self, kept: bytes, origin: Origin) -> None:
+        """Replaces an inode in the spool, which can get no more names, by another one like it."""
+        layer, number = split(origin)
+        entry = self._tree.indexes[layer][number]
+        self._copies += 1
+        if entry.type is not EntryType.FILE:
+            os.unlink(kept, dir_fd=self._spool_fd)
+            self._make(self._spool_fd, kept, entry)
+            return
+        new = kept + b".copy"
+        with copied_file(self._spool_fd, kept, new, self._check_cancelled) as copy:
+            if self._ownership.keep:
+                os.fchown(copy, entry.uid, entry.gid)
+            os.fchmod(copy, mode := self._ownership.file_mode(entry.mode))
+        self._attributes.write_file(self._spool_fd, new, entry, mode)
+        os.utime(new, (entry.mtime, entry.mtime), dir_fd=self._spool_fd)
+        os.rename(new, kept, src_dir_fd=self._spool_fd, dst_dir_fd=self._spool_fd)
 
     def _place(self, fd: int, name: bytes, origin: Origin) -> bool:
         """Makes whatever is not a directory; returns whether it was made, for a policy may leave it out."""
@@ -320,7 +356,8 @@ class _Commit:
             elif place == _NONE:
                 raise AssertionError(f"the payload of entry {number} of layer {layer} was not written")
             if number in index.xattrs:
-                self._set_xattrs(fd, name, index[number])
+                entry = index[number]
+                self._attributes.write_file(fd, name, entry, self._ownership.file_mode(entry.mode))
             return True
         return self._make(fd, name, index[number])
 
@@ -341,7 +378,7 @@ class _Commit:
         if entry.type is not EntryType.SYMLINK:
             with opened(fd, name) as path:
                 os.chmod(path, self._ownership.file_mode(entry.mode))
-        self._set_xattrs(fd, name, entry)
+        self._attributes.write_at(fd, name, entry)
         os.utime(name, (entry.mtime, entry.mtime), dir_fd=fd, follow_symlinks=False)
         return True
 
@@ -349,28 +386,9 @@ class _Commit:
         entry = self._tree.entry(directory)
         if self._ownership.keep:
             os.fchown(fd, entry.uid, entry.gid)
+        self._attributes.write(f"/proc/self/fd/{fd}", entry)
         os.fchmod(fd, self._ownership.directory_mode(entry.mode))
-        self._set_xattrs_at(f"/proc/self/fd/{fd}", entry, follow=True)
         os.utime(fd, (entry.mtime, entry.mtime))
-
-    def _set_xattrs(self, fd: int, name: bytes, entry: Entry) -> None:
-        if entry.xattrs:
-            # there is no setxattrat before Linux 6.13; the directory's descriptor keeps the path below it ours
-            self._set_xattrs_at(os.fsencode(f"/proc/self/fd/{fd}/") + name, entry, follow=False)
-
-    def _set_xattrs_at(self, path: bytes | str, entry: Entry, *, follow: bool) -> None:
-        for name, value in entry.xattrs:
-            if name != _MARKER and is_kept(name, value, entry.type):
-                try:
-                    os.setxattr(path, name, value, follow_symlinks=follow)
-                except OSError as error:
-                    # EPERM: security.* without privilege; user.* on what is neither file nor directory
-                    may_not = not self._ownership.keep or name.startswith(b"user.")
-                    if error.errno != errno.ENOTSUP and not (may_not and error.errno in (errno.EPERM, errno.EACCES)):
-                        raise
-                else:
-                    continue
-            self._report.left_out["xattrs"] += 1
 
 
 def split(origin: Origin) -> tuple[int, int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 _BUFFER = 256 << 10
 _LARGE = 64 << 10  # from here on the kernel copies; below that the two calls it takes cost more than the bytes
@@ -127,3 +128,31 @@ class Stream:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         poll.poll(_POLL_MILLISECONDS)
+
+
+@contextlib.contextmanager
+def copied_file(folder: int, name: bytes, new: bytes, check: Callable[[], None]) -> Iterator[int]:
+    """A descriptor of a new file with the content of another one in the same directory.
+
+    Args:
+        folder: the directory.
+        name: of a regular file.
+        new: the name of the copy, which is nobody's yet.
+        check: see `Stream`.
+
+    Raises:
+        OSError: it cannot be copied.
+    """
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        target = os.open(new, flags, 0o600, dir_fd=folder)
+        try:
+            stream = Stream(target, check)
+            stream.copy(source, 0, os.fstat(source).st_size)
+            stream.flush()
+            yield target
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)

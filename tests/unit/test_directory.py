@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
 from queue import Queue
@@ -323,6 +324,126 @@ def test_attributes_that_belong_to_hosts_are_dropped_and_counted(tmp_path: Path)
     assert os.listxattr(tmp_path / "out/f") == ["user.kept"]
     assert os.listxattr(tmp_path / "out/d") == []
     assert report.left_out["xattrs"] == 8
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o444, 0o555, 0o644, 0o4555])
+def test_a_plain_user_keeps_attributes_of_files_that_may_not_be_written(mode: int) -> None:
+    attributes = ((b"user.a", b"1"), (b"user.b", b"2"))
+    members = [
+        file("f", b"x", mode=mode, xattrs=attributes, mtime=SOME_TIME),
+        file("one", b"y", mode=mode, xattrs=attributes),
+        hardlink("two", "one"),
+        folder("d", 0o555, xattrs=attributes),
+    ]
+    with tempfile.TemporaryDirectory() as mine:
+        os.chown(mine, *((65534, 65534) if IS_ROOT else (-1, -1)))
+        out = Path(mine, "out")
+        assert left_out_for_plain_user(out, members) == "0"
+        for name in ("f", "one", "two", "d"):
+            assert os.listxattr(out / name) == ["user.a", "user.b"]
+        state = os.stat(out / "f")
+        assert (stat.S_IMODE(state.st_mode), state.st_mtime_ns) == (mode & 0o1777 | 0o400, SOME_TIME * 10**9)
+
+
+def left_out_for_plain_user(destination: Path, members: list[Member]) -> str:
+    """Writes a layer in a child process without rights; returns how many attributes it left out, or its error."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "no answer"
+        try:
+            if IS_ROOT:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            said = str(write(destination, members, owner="me").left_out["xattrs"])
+        except (OSError, AssertionError) as error:  # OutputError is one
+            said = repr(error)
+        finally:
+            os.write(writer, said.encode())
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with open(reader, encoding="utf-8") as answer:
+        return answer.read()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.E2BIG, errno.ERANGE])
+@pytest.mark.parametrize("member", [file, folder])
+def test_an_attribute_that_is_too_large_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, member: Any
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "setxattr", refuse)
+    with pytest.raises(OutputError, match=r"attribute user\.Big of 5000 bytes is too large.*out/a\\n") as caught:
+        write(tmp_path / "out", [member("a\n", xattrs=((b"user.Big", bytes(5000)),))])
+    assert "Free some space" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_space_for_an_attribute_is_said_of_a_full_filesystem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    full = os.statvfs_result((4096, 4096, 1000, 0, 0, 1000, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "setxattr", refuse)
+    monkeypatch.setattr("fastpull.sinks.attributes.os.statvfs", lambda _path: full)
+    with pytest.raises(OutputError, match="no space left") as caught:
+        write(tmp_path / "out", [file("a", xattrs=((b"user.a", b"1"),))])
+    assert caught.value.errno == errno.ENOSPC
+
+
+def few_links(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Lets a file have only so many names, as some filesystems do."""
+    link = os.link
+
+    def limited(source: bytes, target: bytes, **options: Any) -> None:
+        if os.stat(source, dir_fd=options["src_dir_fd"], follow_symlinks=False).st_nlink >= most:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", limited)
+
+
+@pytest.mark.parametrize("names_of_each", [2, 4, 5, 13])
+def test_names_beyond_what_the_filesystem_allows_are_names_of_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_of_each: int
+) -> None:
+    content = os.urandom(100_000)
+    originals = [
+        file("f", content, mode=0o444, mtime=SOME_TIME, xattrs=((b"user.a", b"1"),), uid=1, gid=2),
+        symlink("s", "f", mtime=SOME_TIME),
+        fifo("p", mode=0o640, mtime=SOME_TIME),
+    ]
+    links = [hardlink(f"{name}{number:02}", name) for name in "fsp" for number in range(1, names_of_each)]
+    few_links(monkeypatch, 4)
+    report = write(tmp_path / "out", [*originals, *links])
+    found = look(tmp_path / "out")
+    for name in "fsp":
+        same = [path for path in found if path.startswith(name.encode())]
+        assert len(same) == names_of_each
+        looks = {(found[path].kind, found[path].mode, found[path].uid, found[path].mtime_ns) for path in same}
+        assert len(looks) == 1
+        assert {(found[path].content, found[path].xattrs) for path in same} == {
+            (found[same[0]].content, found[same[0]].xattrs)
+        }
+        numbers = {os.lstat(tmp_path / "out" / os.fsdecode(path)).st_ino for path in same}
+        assert len(numbers) == -(-names_of_each // 4)
+    copies = 3 * (-(-names_of_each // 4) - 1)
+    assert [f"{copies} copies" in warning for warning in report.warnings] == ([True] if copies else [])
+
+
+def test_more_names_than_ext4_gives_a_file(tmp_path: Path) -> None:
+    count = 65_001
+    members = [file("f", b"x"), *(hardlink(f"d{number % 8}/{number}", "f") for number in range(count - 1))]
+    report = write(tmp_path / "out", members)
+    found = os.stat(tmp_path / "out/f").st_nlink
+    assert (found == count) == (not report.warnings)
+    assert sum(len(files) for _, _, files in os.walk(tmp_path / "out")) == count
 
 
 def test_links_of_left_out_devices_are_left_out(tmp_path: Path) -> None:

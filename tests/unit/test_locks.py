@@ -89,6 +89,15 @@ def test_locks_that_hold_on_one_node_are_known_by_the_mount_options(minor: int, 
     assert find_local_lock_option(_MOUNTS, os.makedev(0, minor)) == expected
 
 
+@pytest.mark.parametrize("name", ["a\rb", "a\x0bb", "a\x1cb", "a\x85b", "a\xa0b", "a\u2028b"])
+def test_mount_points_of_any_name_are_one_line(name: str) -> None:
+    mounts = f"1 0 0:7 / /{name} rw - fuse x rw\n{_MOUNTS}"
+    for minor in (7, 41, 42):
+        assert find_local_lock_option(mounts, os.makedev(0, minor)) == find_local_lock_option(
+            _MOUNTS, os.makedev(0, minor)
+        )
+
+
 def test_this_machine_s_own_filesystems_have_locks_for_all(tmp_path: Path) -> None:
     assert local_lock_option(str(tmp_path)) == ""
 
