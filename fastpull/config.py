@@ -19,9 +19,12 @@ from fastpull.values import (
     parse_count,
     parse_host,
     parse_hosts,
+    parse_number,
     parse_path,
+    parse_seconds,
     parse_size,
     parse_switch,
+    show_seconds,
     show_size,
     show_switch,
 )
@@ -60,6 +63,8 @@ class Kind:
 
 
 COUNT = Kind("N", parse_count, types=(int,))
+NUMBER = Kind("N", parse_number, types=(int,))
+SECONDS = Kind("SECONDS", parse_seconds, show_seconds, types=(int, float))
 SIZE = Kind("SIZE", parse_size, show_size, types=(int,))
 SWITCH = Kind("", parse_switch, show_switch, types=(bool,))
 FOLDER = Kind("DIR", parse_path)
@@ -189,6 +194,8 @@ class Access:
         cert_dir: a directory of certificates for the registries that the sources name, in place of ``certs.d``.
         insecure_registries: ``HOST[:PORT]``: these may speak plain http, or have certificates that nobody vouches for.
         private_hosts: hosts with addresses of private networks that a public registry may send this client to.
+        retries: how often a request is repeated that fails for a reason that may pass, and brings nothing new.
+        timeout: seconds for which a host may send nothing; five times as many without anything new end a request.
     """
 
     authfile: str | None = _setting(
@@ -223,8 +230,14 @@ class Access:
         of="none",
         flag="--private-host",
     )
+    retries: int = _setting(NUMBER, "repetitions of a request that brings nothing new", default=5)
+    timeout: float = _setting(SECONDS, "for which a host may send nothing", default=60.0)
 
     def __post_init__(self) -> None:
+        if self.retries < 0:
+            raise InvalidSetting(str(self.retries), "retries has to be at least 0")
+        if not 0 < self.timeout < float("inf"):
+            raise InvalidSetting(str(self.timeout), "timeout has to be above 0")
         if bool(self.username) != bool(self.password):
             reason = "a user name and a password go together (--password-stdin or FASTPULL_PASSWORD gives the password)"
             raise InvalidSetting(self.username or "a password alone", reason)

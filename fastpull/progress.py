@@ -98,11 +98,13 @@ class Retrying:
         host: that was asked.
         reason: what happened, safe for terminals.
         pause_seconds: until the next try.
+        is_repeated: a failure of the same cause was told a moment ago, of this or another connection.
     """
 
     host: str
     reason: str
     pause_seconds: float
+    is_repeated: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", printable(self.reason))

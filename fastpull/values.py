@@ -11,6 +11,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhdw])", re.IGNORECASE)
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
 _AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -19,6 +20,25 @@ def parse_count(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise InvalidSetting(text, "not a whole number above zero")
     return int(text)
+
+
+def parse_number(text: str) -> int:
+    """Reads a whole number, which may be zero."""
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidSetting(text, "not a whole number")
+    return int(text)
+
+
+def parse_seconds(text: str) -> float:
+    """Reads a time above zero in seconds, such as ``60`` or ``2.5``."""
+    if not _SECONDS.fullmatch(text.strip()) or float(text) == 0:
+        raise InvalidSetting(text, "not a number of seconds above zero")
+    return float(text)
+
+
+def show_seconds(seconds: float) -> str:
+    """A time as `parse_seconds` reads it."""
+    return f"{seconds:f}".rstrip("0").rstrip(".")
 
 
 def parse_size(text: str) -> int:

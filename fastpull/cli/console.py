@@ -166,7 +166,7 @@ class LineConsole(QuietConsole):
             case LayerDone() if self._verbose:
                 how = ", was cached" if event.was_cached else ""
                 return f"{event.source}: {event.digest.short} done, {size_of(event.size)}{how}"
-            case Retrying(host, reason, pause) if self._verbose or pause >= 1:
+            case Retrying(host, reason, pause, is_repeated) if self._verbose or (pause >= 1 and not is_repeated):
                 return f"warning: {reason} (again in {pause:.1f} s from {host})"
             case Committing(source, entries) if self._verbose:
                 return f"{source}: finishing the output of {entries} entries"

@@ -29,6 +29,7 @@ from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.registry.auth import Authorizer
 from fastpull.registry.challenges import parse_challenges
 from fastpull.registry.lanes import Lanes
+from fastpull.registry.locations import Locations
 from fastpull.registry.ranges import ContentRange
 from fastpull.registry.ratelimit import RateLimit
 from fastpull.registry.retry import Backoff, Retrying, retry_after_seconds, with_retries
@@ -36,8 +37,9 @@ from fastpull.registry.urls import foreign_url, host_of, shown
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
+    from fastpull.registry.answer import Answer
     from fastpull.registry.keyring import Keyring
-    from fastpull.registry.transport import Answer, Transport
+    from fastpull.registry.transport import Transport
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signed URL is no longer good
@@ -98,7 +100,7 @@ class RegistryClient:
         place: held for as long as a blob comes: a limit that others share.
     """
 
-    backoff = Backoff(attempts=5)  # of documents: somebody waits for the first answer
+    backoff = Backoff()  # of documents
 
     def __init__(
         self,
@@ -125,8 +127,7 @@ class RegistryClient:
         self._told_limit = False
         self._base: URL | None = None
         self._base_lock = asyncio.Lock()
-        self._locations: dict[Digest, URL] = {}
-        self._moving: dict[Digest, asyncio.Lock] = {}
+        self._locations = Locations()
 
     async def manifest(self, repository: str, version: str) -> ManifestAnswer:
         """Fetches a manifest or index by tag or digest.
@@ -208,25 +209,33 @@ class RegistryClient:
         # always closed: some registries refuse an open range, and all stop at the end of a closed one
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         own = (await self._base_url()) / "v2" / repository / "blobs" / str(digest)
-        while (known := self._locations.get(digest)) is not None:
+        location = self._locations.of(digest)
+        while (known := location.url) is not None:
             async with self._exchange(known, repository, headers) as answer:
                 if answer.status not in _EXPIRED:
                     yield await self._blob_body(answer, repository, descriptor, start, stop)
                     return
-            if self._locations.get(digest) == known:
-                del self._locations[digest]
+            if location.url == known:
+                location.url = None
             # of all whose location has expired one asks for the new one, the others use it
-            moving = self._moving.setdefault(digest, asyncio.Lock())
-            if moving.locked():
-                async with moving:
+            if location.renewal.locked():
+                async with location.renewal:
                     continue
             break
         async with AsyncExitStack() as stack:
-            async with self._moving.setdefault(digest, asyncio.Lock()) if known else nullcontext():
+            async with location.renewal if known else nullcontext():
                 answer = await stack.enter_async_context(self._exchange(own, repository, headers))
                 if answer.status in (200, 206) and answer.url.origin() != own.origin():
-                    self._locations[digest] = answer.url
+                    location.url = answer.url
             yield await self._blob_body(answer, repository, descriptor, start, stop)
+
+    def forget_location(self, digest: Digest) -> None:
+        """Have the registry say anew where a blob is."""
+        self._locations.of(digest).url = None
+
+    def is_paused(self, digest: Digest) -> bool:
+        """Whether the host that a blob comes from has asked for a pause that still lasts."""
+        return self._transport.gates.remaining_seconds(self._blob_host(digest)) > 0
 
     def identity(self, repository: str) -> str:
         """Who is asking for a repository, for messages."""
@@ -234,13 +243,16 @@ class RegistryClient:
 
     def lanes(self, digest: Digest) -> Lanes:
         """The lanes to the host that a blob comes from, as far as it is known yet."""
-        location = self._locations.get(digest)
-        host = host_of(location) if location else self._host
+        host = self._blob_host(digest)
         lanes = self._transport.lanes.get(host)
         if lanes is None:  # where a registry sends its clients is about as far away as it is itself
             latency = self._transport.latencies.get(host, self._transport.latencies.get(self._host, 0.0))
             lanes = self._transport.lanes[host] = Lanes(self._max_connections, latency)
         return lanes
+
+    def _blob_host(self, digest: Digest) -> str:
+        location = self._locations.of(digest).url
+        return host_of(location) if location else self._host
 
     async def _blob_body(
         self, answer: Answer, repository: str, descriptor: Descriptor, start: int, stop: int
@@ -248,7 +260,7 @@ class RegistryClient:
         if answer.status == 200:
             length = answer.headers.get("Content-Length", "")
             if length.isascii() and length.isdigit() and int(length) != descriptor.size:
-                raise SizeMismatch(str(descriptor.digest), descriptor.size, int(length))
+                raise SizeMismatch(f"blob {descriptor.digest} from {answer.host}", descriptor.size, int(length))
             return BlobBody(0, descriptor.size, True, answer)
         if answer.status != 206:
             raise await self._refusal(answer, repository, f"blob {descriptor.digest}")
@@ -257,7 +269,7 @@ class RegistryClient:
         if part is None or part.start != start or part.stop > stop:
             raise UnexpectedAnswer(shown(answer.url), f"asked for bytes {start}-{stop - 1}, got {said[:80]!r}", 206)
         if part.total is not None and part.total != descriptor.size:
-            raise SizeMismatch(str(descriptor.digest), descriptor.size, part.total)
+            raise SizeMismatch(f"blob {descriptor.digest} from {answer.host}", descriptor.size, part.total)
         return BlobBody(start, part.stop, False, answer)
 
     async def _base_url(self) -> URL:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from fastpull.errors import FastpullError, RateLimited, TransportError
 from fastpull.meter import clock, waiting
 from fastpull.registry.ranges import FIRST_RANGE, MIB, RangePlan
-from fastpull.registry.retry import Backoff, is_transient
+from fastpull.registry.retry import Attempts, Backoff
 from fastpull.tasks import Budget, in_thread, task_group
 from fastpull.trace import Stage, Wait
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.registry.client import BlobBody, RegistryClient
+    from fastpull.registry.flows import Flow
     from fastpull.registry.lanes import Lanes
     from fastpull.tasks import Turn
     from fastpull.trace import Lane
@@ -33,6 +34,12 @@ _BATCH = MIB
 
 STREAM_COST = 4 * MIB
 """What one connection may hold in memory: its receive buffer, a batch that grows and one that is written."""
+
+MIN_PROGRESS = 64 << 10
+"""An attempt at a range that brings less counts as one that brought nothing, so that a blob that is always cut off is
+given up."""
+
+_MAX_LAGS = 2  # of one range: after that it is waited for
 
 Span = tuple[int, int]
 Piece = TypeVar("Piece", bytes, memoryview, bytes | memoryview)
@@ -46,6 +53,10 @@ class Target(Protocol):
 
     def write(self, offset: int, pieces: Sequence[bytes]) -> None:
         """Writes consecutive pieces; blocks."""
+
+
+class _Lagging(Exception):
+    """A stream is far slower than the others of its host."""
 
 
 class RangesIgnored(Exception):
@@ -157,52 +168,66 @@ class Download:
 
     async def _fetch(self, stretch: _Stretch, *, alone: bool = False) -> None:
         """Fetches one range, again from where it broke off if need be."""
-        attempt = 0
+        attempts, lags = Attempts(self.backoff), 0
         try:
             while stretch.start < stretch.stop:
                 before = stretch.start
                 try:
                     async with self._budget.hold(STREAM_COST), self._client.place():
                         with self._part.lane(Stage.DOWNLOAD) as lane:
-                            await self._stream(stretch, alone, lane)
+                            await self._stream(stretch, alone, lane, may_lag=lags < _MAX_LAGS)
+                except _Lagging:
+                    lags += 1
+                    stretch.asked = clock()
+                    self._client.forget_location(self._descriptor.digest)
+                    error = TransportError(self._client.name, "a connection fell far behind the others")
+                    self._client.on_retry(self._client.name, error, 0.0)
                 except FastpullError as error:
-                    attempt = 1 if stretch.start > before else attempt + 1
+                    if stretch.start - before >= MIN_PROGRESS:
+                        attempts.progressed()
                     is_busy = isinstance(error, RateLimited) or getattr(error, "status", None) == 503
-                    if (
-                        attempt >= self.backoff.attempts
-                        or not is_transient(error)
-                        or (is_busy and not self._is_patient)
-                    ):
+                    if is_busy and not self._is_patient:
                         raise
+                    pause = attempts.failed(error)
                     if is_busy:
                         self._lanes.slow_down()
                     stretch.turn.release()
                     stretch.asked = clock()
-                    pause = self.backoff.pause_seconds(attempt)
                     self._client.on_retry(self._client.name, error, pause)
                     await asyncio.sleep(pause)
                     stretch.turn = await self._acquire()
         finally:
             stretch.turn.release()
 
-    async def _stream(self, stretch: _Stretch, alone: bool, lane: Lane) -> None:
+    async def _stream(self, stretch: _Stretch, alone: bool, lane: Lane, *, may_lag: bool) -> None:
         lane.wait(stretch.asked, clock(), Wait.CONNECTION)
-        async with AsyncExitStack() as stack:
-            with waiting(lane, Wait.ANSWER):
-                answer = self._client.open_range(self._repository, self._descriptor, stretch.start, stretch.stop)
-                body = await stack.enter_async_context(answer)
-            answered = clock()
-            if body.is_whole:
-                if not alone or self._is_part:
-                    raise RangesIgnored
-                self._is_whole = True
-                stretch.stop = body.stop
-            try:
-                await self._receive(body, stretch)
-            finally:
-                lane.work(answered, clock(), size=stretch.start - body.start)
+        digest, loop = self._descriptor.digest, asyncio.get_running_loop()
+        try:
+            async with AsyncExitStack() as stack:
+                limit = await stack.enter_async_context(asyncio.timeout(None))
 
-    async def _receive(self, body: BlobBody, stretch: _Stretch) -> None:
+                def on_lag() -> None:
+                    if may_lag:
+                        limit.reschedule(loop.time())
+
+                flow = stack.enter_context(self._lanes.flows.watched(on_lag, lambda: self._client.is_paused(digest)))
+                with waiting(lane, Wait.ANSWER):
+                    answer = self._client.open_range(self._repository, self._descriptor, stretch.start, stretch.stop)
+                    body = await stack.enter_async_context(answer)
+                answered = clock()
+                if body.is_whole:
+                    if not alone or self._is_part:
+                        raise RangesIgnored
+                    self._is_whole = True
+                    stretch.stop = body.stop
+                try:
+                    await self._receive(body, stretch, flow)
+                finally:
+                    lane.work(answered, clock(), size=stretch.start - body.start)
+        except TimeoutError as error:  # all others were translated
+            raise _Lagging from error
+
+    async def _receive(self, body: BlobBody, stretch: _Stretch, flow: Flow) -> None:
         gaps = self._target.gaps()  # what is there may have been verified: it is never written again
         self._answered.set()
         at = body.start
@@ -215,7 +240,9 @@ class Download:
                         await batches.put(offset, part)
                     at += len(piece)
                     stretch.start = max(stretch.start, at)
-                self._lanes.received(sum(map(len, pieces)))
+                size = sum(map(len, pieces))
+                flow.add(size)
+                self._lanes.received(size)
         if at < body.stop:
             raise TransportError(
                 body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes"

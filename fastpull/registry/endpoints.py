@@ -130,8 +130,9 @@ class Endpoints:
                 if following is not None and is_news:  # many layers may find out at once
                     self._on_failed(f"{endpoint} failed ({error.message}), now {following} is asked")
         assert told is not None, "nobody to ask"
-        if not isinstance(told, IntegrityError):  # who asks does not matter to what comes
-            told.asked = ", ".join(fact for fact in (self._name, teller.identity) if fact not in str(told))
+        # wrong bytes are those of a host, whoever asks for them
+        source = f"from {teller.client.name}" if isinstance(told, IntegrityError) else teller.identity
+        told.asked = ", ".join(fact for fact in (self._name, source) if fact not in str(told))
         raise told
 
     def others(self, endpoints: Collection[Endpoint]) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from fastpull.registry.flows import Flows
 from fastpull.registry.ranges import Pace, RangePlan
 from fastpull.tasks import Turn, Turns
 
@@ -16,12 +17,16 @@ class Lanes:
     Args:
         max_connections: to the host, whatever the pace says.
         latency: seconds until the host answers, 0 if nobody knows.
+
+    Attributes:
+        flows: the streams over these connections.
     """
 
     def __init__(self, max_connections: int, latency: float = 0.0) -> None:
         self.pace = Pace(max_connections, latency)
         self._turns = Turns(self.pace.connections)
         self._plans: list[RangePlan] = []
+        self.flows = Flows()
 
     @contextmanager
     def planned(self, plan: RangePlan) -> Iterator[None]:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 from fastpull.oci.reference import is_loopback
 from fastpull.progress import Retrying, Warned
+from fastpull.registry.causes import Causes
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.endpoints import Endpoint, Endpoints
+from fastpull.registry.retry import PATIENCE
 
 if TYPE_CHECKING:
     from fastpull.config import Settings
+    from fastpull.errors import FastpullError
     from fastpull.oci.reference import Reference
     from fastpull.progress import OnEvent
     from fastpull.registry.keyring import Keyring
@@ -53,6 +56,7 @@ class Registries:
         self._on_event = on_event
         self._clients: dict[_Key, RegistryClient] = {}
         self._endpoints: dict[_Key, Endpoint] = {}
+        self._causes = Causes()
 
     def qualified(self, text: str) -> Reference:
         """The reference that a user has written, aliases replaced.
@@ -96,12 +100,13 @@ class Registries:
                 schemes=("https", "http") if may_be_plain else ("https",),
                 keyring=self._keyring,
                 max_connections=self._settings.connections,
-                on_retry=lambda host, error, pause: self._on_event(Retrying(host, str(error), pause)),
+                on_retry=self._on_retry,
                 on_warning=partial(self._warn, name),
                 place=self._place,
             )
-            if is_mirror:
-                known.backoff = replace(known.backoff, attempts=1)  # there are others to ask
+            # there are others to ask than a mirror
+            access, attempts = self._settings.access, 1 if is_mirror else 1 + self._settings.access.retries
+            known.backoff = replace(known.backoff, attempts=attempts, total_seconds=PATIENCE * access.timeout)
         return known
 
     def _endpoint(self, place: PullSource) -> Endpoint:
@@ -112,6 +117,9 @@ class Registries:
             client = self.client(reference, is_mirror=place.is_mirror, is_insecure=place.is_insecure)
             known = self._endpoints[key] = Endpoint(client, reference.repository, place.is_mirror)
         return known
+
+    def _on_retry(self, host: str, error: FastpullError, pause: float) -> None:
+        self._on_event(Retrying(host, str(error), pause, self._causes.is_repeated(host, error)))
 
     def _warn(self, subject: str, message: str) -> None:
         self._on_event(Warned(subject, message))

@@ -19,9 +19,10 @@ from fastpull.secret import Secret
 if TYPE_CHECKING:
     from yarl import URL
 
+    from fastpull.registry.answer import Answer
     from fastpull.registry.challenges import Challenge
     from fastpull.registry.credentials import Credentials
-    from fastpull.registry.transport import Answer, Transport
+    from fastpull.registry.transport import Transport
 
 CLIENT_ID = "fastpull"
 _MAX_BODY = 1 << 20

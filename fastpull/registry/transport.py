@@ -1,4 +1,4 @@
-"""HTTP, one exchange at a time: connections, TLS, proxies, pauses that hosts ask for, and aiohttp's errors as ours.
+"""HTTP, one exchange at a time: connections, TLS, proxies, and pauses that hosts ask for.
 
 Redirects, authorization and retries are decided above. Nothing is decoded: the digests are of the bytes on the wire.
 """
@@ -20,8 +20,10 @@ from yarl import URL
 
 import fastpull
 from fastpull.config import DEFAULT_ACCESS, Access
-from fastpull.errors import Border, InvalidSetting, TransportError, UnexpectedAnswer
+from fastpull.errors import InvalidSetting, UnexpectedAnswer
 from fastpull.registry.addresses import Reach, reach_of
+from fastpull.registry.answer import Answer, ClosedConnections
+from fastpull.registry.border import border_to
 from fastpull.registry.certificates import Certificates, find_certificates
 from fastpull.registry.proxies import Proxies
 from fastpull.registry.retry import MAX_RETRY_AFTER_SECONDS
@@ -35,11 +37,9 @@ if TYPE_CHECKING:
     from fastpull.registry.lanes import Lanes
 
 CONNECT_SECONDS = 30.0
-STALL_SECONDS = 60.0
-"""How long a host may send nothing at all. There is no limit on a whole transfer."""
+"""How long a connection may take to come about, unless less time is allowed anyway."""
 
 _READ_BUFFER = 1 << 20  # per connection; at 64 KiB the loop is woken four times as often for the same bytes
-_MAX_ERROR_BODY = 64 << 10
 _NAMES_SECONDS = 60
 
 
@@ -157,75 +157,6 @@ class _GuardedConnector(aiohttp.TCPConnector):
             raise _too_private(url, hop.sender, reach)
 
 
-class Answer:
-    """A response whose headers have come.
-
-    Attributes:
-        url: that answered.
-        status: HTTP's.
-        headers: case-insensitive.
-    """
-
-    def __init__(self, response: aiohttp.ClientResponse, border: Border) -> None:
-        self.url = response.url
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
-        self._response = response
-        self._border = border
-        self._taken = 0
-
-    @property
-    def host(self) -> str:
-        """``host[:port]`` of the URL, for messages."""
-        return host_of(self.url)
-
-    @property
-    def challenge(self) -> str:
-        """All ``WWW-Authenticate`` headers, as one."""
-        return ", ".join(self._response.headers.getall("WWW-Authenticate", []))
-
-    async def pieces(self) -> list[bytes]:
-        """The next bytes of the body, all that are there; nothing at its end.
-
-        They are as they came: what came while the loop was busy would be copied once more to make it one.
-
-        Raises:
-            TransportError: it breaks off, or stalls.
-        """
-        content, found = self._response.content, list[bytes]()
-        with self._border:
-            # aiohttp's own read timeout does not fire on a malformed chunked body
-            async with asyncio.timeout(STALL_SECONDS):
-                while not found or self._taken < content.total_bytes:
-                    piece, _ = await content.readchunk()
-                    if piece:
-                        found.append(piece)
-                        self._taken += len(piece)
-                    elif content.at_eof():
-                        break
-        return found
-
-    async def body(self, max_size: int) -> bytes:
-        """The whole of a small body.
-
-        Raises:
-            UnexpectedAnswer: it is larger than ``max_size`` bytes.
-            TransportError: as `pieces`.
-        """
-        found = bytearray()
-        while pieces := await self.pieces():
-            found += b"".join(pieces)
-            if len(found) > max_size:
-                raise UnexpectedAnswer(shown(self.url), f"a body of more than {max_size} bytes", self.status)
-        return bytes(found)
-
-    async def complaint(self) -> str:
-        """What an error answer says, cut to one short line."""
-        with contextlib.suppress(TransportError, UnexpectedAnswer):
-            return " ".join((await self.body(_MAX_ERROR_BODY)).decode("utf-8", "replace").split())[:300]
-        return ""
-
-
 class Transport:
     """The connections of one client.
 
@@ -251,11 +182,14 @@ class Transport:
         self._contexts: dict[tuple[str, bool, bool], ssl.SSLContext | bool] = {}
         self._proxies = Proxies.from_environment()
         self._session: aiohttp.ClientSession | None = None
+        self._closed = ClosedConnections()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=_GuardedConnector(self.gates, self._reaches),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=STALL_SECONDS),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=min(CONNECT_SECONDS, self._access.timeout), sock_read=self._access.timeout
+            ),
             auto_decompress=False,
             trust_env=False,  # it would read ~/.netrc as well
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -318,7 +252,7 @@ class Transport:
         hop = await self._hop(url, sender, is_proxied=proxy is not None)
         tls = self._context(host_of(url)) if url.scheme == "https" else True
         token = _hop.set(hop)
-        asked, border = time.monotonic(), _border_to(url)
+        asked, border = time.monotonic(), border_to(url, self._access.timeout)
         try:
             with border:
                 response = await self._session.request(
@@ -328,8 +262,9 @@ class Transport:
             _hop.reset(token)
         taken, host = time.monotonic() - asked, host_of(url)
         self.latencies[host] = min(taken, self.latencies.get(host, taken))
+        self._closed.watch(response)
         try:
-            yield Answer(response, border)
+            yield Answer(response, border, self._access.timeout)
         finally:
             # read to its end a response frees its connection for the next; otherwise the connection is closed
             response.release() if response.content.at_eof() else response.close()
@@ -371,57 +306,3 @@ def _too_private(url: URL, sender: str, reach: Reach) -> UnexpectedAnswer:
     host = host_of(url)
     advice = f"If {sender} is to be trusted with it, say so: --private-host {host}"
     return UnexpectedAnswer(shown(url), f"{sender} sends this client to {reach.words}", None, advice)
-
-
-def _border_to(url: URL) -> Border:
-    host = host_of(url)
-
-    def certificate(error: BaseException) -> TransportError:
-        advice = (
-            f"Put its CA into ~/.config/containers/certs.d/{host}/ca.crt, or use --insecure if you trust the way to it"
-        )
-        reason = f"its certificate is not trusted ({_innermost(error)})"
-        return TransportError(host, reason, advice, is_transient=False, is_certificate=True)
-
-    def handshake(error: BaseException) -> TransportError:
-        advice = "If it speaks plain http, use --insecure"
-        return TransportError(host, f"TLS failed ({_innermost(error)})", advice, is_transient=False)
-
-    def proxy(error: BaseException) -> TransportError:
-        status = getattr(error, "status", None)
-        reason = f"the proxy refuses (HTTP {status})" if status else f"no way to the proxy ({_innermost(error)})"
-        # its URL may hold a password
-        return TransportError(host, reason, "Check https_proxy, http_proxy and no_proxy", is_transient=not status)
-
-    def name(error: BaseException) -> TransportError:
-        transient = getattr(getattr(error, "os_error", None), "errno", None) == socket.EAI_AGAIN
-        return TransportError(host, f"its name cannot be resolved ({_innermost(error)})", is_transient=transient)
-
-    def broken(error: BaseException) -> TransportError:
-        return TransportError(host, _innermost(error))
-
-    def stalled(_: BaseException) -> TransportError:
-        return TransportError(host, f"nothing came for {STALL_SECONDS:.0f} s")
-
-    def malformed(error: BaseException) -> TransportError:
-        return TransportError(host, f"not a usable URL ({error})", is_transient=False)
-
-    return Border(
-        {
-            aiohttp.ClientHttpProxyError: proxy,
-            aiohttp.ClientProxyConnectionError: proxy,
-            aiohttp.ClientConnectorCertificateError: certificate,
-            aiohttp.ClientConnectorSSLError: handshake,
-            aiohttp.ClientConnectorDNSError: name,
-            TimeoutError: stalled,
-            aiohttp.InvalidURL: malformed,
-            aiohttp.ClientError: broken,
-            OSError: broken,
-        }
-    )
-
-
-def _innermost(error: BaseException) -> str:
-    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
-    reason = getattr(inner, "strerror", None) or str(inner) or type(error).__name__
-    return " ".join(str(reason).split())

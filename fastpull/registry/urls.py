@@ -38,5 +38,5 @@ def foreign_url(text: str, base: URL | None = None) -> URL | None:
         if url.scheme not in _SCHEMES or not url.host or not url.port or not url.host.isprintable() or " " in url.host:
             return None
         return url.with_user(None).with_fragment(None)
-    except ValueError:
+    except (ValueError, IndexError):  # yarl's own slip: http://[]@
         return None

@@ -29,6 +29,7 @@ from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.policy import Identity
 from fastpull.progress import Waiting, Warned
 from fastpull.registry.download import Download
+from fastpull.registry.retry import PATIENCE
 from fastpull.sources.blobs import Cached, Coming
 from fastpull.sources.resolve import Document, checked, resolve_image
 from fastpull.tasks import Aborted, in_thread, task_group
@@ -361,8 +362,10 @@ class RegistrySource:
             is_part=is_part,
             is_patient=not endpoint.is_mirror,
         )
-        if endpoint.is_mirror:
-            download.backoff = replace(download.backoff, attempts=2)  # there are others to ask
+        access = self._means.settings.access
+        retries = min(1, access.retries) if endpoint.is_mirror else access.retries  # there are others than a mirror
+        total_seconds = PATIENCE * access.timeout
+        download.backoff = replace(download.backoff, attempts=1 + retries, total_seconds=total_seconds)
         await download.run()
 
     def _blame(self, descriptor: Descriptor, givers: set[Endpoint]) -> bool:

@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config import Access, Settings
 from fastpull.errors import FastpullError
-from fastpull.registry import download, transport
+from fastpull.registry import download
 from fastpull.registry.ranges import MIB, Pace
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
@@ -43,7 +43,6 @@ class Registry(Campaign):
         self._patches: list[Any] = [
             mock.patch.object(download, "FIRST_RANGE", MIB),  # many requests for few bytes
             mock.patch.object(Pace, "max_range", MIB),
-            mock.patch.object(transport, "STALL_SECONDS", 5.0),
         ]
         for patch in self._patches:
             patch.start()
@@ -66,7 +65,8 @@ class Registry(Campaign):
     async def _endure(self, registry: StormyRegistry, output: Path, cache: Path) -> None:
         subject = self._subject.served_by(registry)
         repeated = 0
-        async with fastpull.Client(Settings(cache=str(cache), workers=2)) as client:  # one, which knows of all pauses
+        settings = Settings(cache=str(cache), workers=2, access=Access(timeout=5))
+        async with fastpull.Client(settings) as client:  # one, which knows of all pauses
             while True:
                 lied = registry.lied
                 try:
@@ -110,14 +110,9 @@ class Permanent(Campaign):
     at_once = 12
 
     async def prepare(self, folder: Path) -> None:
-        self._patch = mock.patch.object(transport, "STALL_SECONDS", 1.0)
-        self._patch.start()
         async with FaultyRegistry() as calm:
             self._subject = Subject(calm, 1)
             await self._subject.prepare(folder)
-
-    async def close(self) -> None:
-        self._patch.stop()
 
     async def trial(self, choose: random.Random, folder: Path) -> None:
         name = sorted(WRONGS)[int(folder.name) % len(WRONGS)]
@@ -129,7 +124,7 @@ class Permanent(Campaign):
             ended: FastpullError | None = None
             began = time.monotonic()
             try:
-                await subject.pull(output, cache)
+                await subject.pull(output, cache, access=Access(timeout=1))
                 subject.check(output)
             except FastpullError as error:
                 ended = error

@@ -9,7 +9,7 @@ from pathlib import Path
 import fastpull
 from fastpull.cache.extents import Extents
 from fastpull.cache.journal import holds, parse_records
-from fastpull.config import Settings
+from fastpull.config import DEFAULT_ACCESS, Access, Settings
 from fastpull.demo.image import make_image
 from tests.support.layers import file, stored
 from tests.support.registry import FaultyRegistry
@@ -85,9 +85,9 @@ class Subject:
         self._tree = look(folder / "out")
         self._squashfs = (folder / "out.sqsh").read_bytes()
 
-    async def pull(self, output: Path, cache: Path, *, workers: int = 2) -> None:
+    async def pull(self, output: Path, cache: Path, *, workers: int = 2, access: Access = DEFAULT_ACCESS) -> None:
         """Pulls in this process, over what is there."""
-        async with fastpull.Client(Settings(cache=str(cache), workers=workers)) as client:
+        async with fastpull.Client(Settings(cache=str(cache), workers=workers, access=access)) as client:
             await self.pull_with(client, output)
 
     async def pull_with(self, client: fastpull.Client, output: Path) -> None:

@@ -20,7 +20,6 @@ from fastpull.progress import Event, Warned
 from fastpull.registry import client as client_module
 from fastpull.registry import download as download_module
 from fastpull.registry import endpoints as endpoints_module
-from fastpull.registry import transport as transport_module
 from fastpull.registry.retry import Backoff
 from tests.support.layers import file, publish, stored
 from tests.support.registry import (
@@ -178,10 +177,8 @@ async def test_nobody_waits_for_a_mirror_that_asks_for_a_pause(
 
 @pytest.mark.case("mirrors", "a mirror that falls silent in the middle of a blob")
 async def test_a_mirror_that_falls_silent_is_completed_by_the_origin(
-    pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, monkeypatch: pytest.MonkeyPatch
+    pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
-    monkeypatch.setattr(transport_module, "STALL_SECONDS", 0.3)
-
     async def silent(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         start, stop = asked_range(request, len(registry.blobs[digest]))
         said = f"bytes {start}-{stop - 1}/{len(registry.blobs[digest])}"
@@ -192,7 +189,7 @@ async def test_a_mirror_that_falls_silent_is_completed_by_the_origin(
         return answer
 
     mirror.faults.append(from_request(1, silent))
-    await pull()
+    await pull(access=Access(timeout=0.3))
     assert 0 < sum(registry.sent.values()) < SIZE
 
 

@@ -19,7 +19,7 @@ from yarl import URL
 
 import fastpull
 from bench.slow import serve
-from fastpull.config import Settings
+from fastpull.config import Access, Settings
 from fastpull.errors import (
     AccessDenied,
     FastpullError,
@@ -35,7 +35,6 @@ from fastpull.oci.digest import Digest
 from fastpull.progress import Event, Retrying, Warned
 from fastpull.registry import client as client_module
 from fastpull.registry import download as download_module
-from fastpull.registry import transport as transport_module
 from fastpull.registry.challenges import Challenge
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.ranges import FIRST_RANGE
@@ -292,10 +291,8 @@ async def test_a_host_that_only_breaks_is_given_up(
 
 
 @pytest.mark.case("http", "a connection on which nothing comes")
-async def test_a_stalled_connection_is_dropped(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport_module, "STALL_SECONDS", 0.3)
+async def test_a_stalled_connection_is_dropped(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    settings = replace(settings, access=Access(timeout=0.3))
 
     async def stall(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         answer = web.StreamResponse(status=206)

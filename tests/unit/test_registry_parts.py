@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from fastpull.errors import InvalidSetting, RateLimited, TransportError, UnexpectedAnswer
+from fastpull.errors import InvalidSetting, RateLimited, SizeMismatch, TransportError, UnexpectedAnswer
+from fastpull.oci.digest import Digest
 from fastpull.registry.addresses import Reach, reach_of
+from fastpull.registry.causes import REPEATED_SECONDS, Causes
 from fastpull.registry.challenges import parse_challenges
+from fastpull.registry.flows import LAG_SECONDS, Flow, Flows
+from fastpull.registry.locations import MAX_LOCATIONS, Locations
 from fastpull.registry.proxies import Proxies
 from fastpull.registry.ratelimit import RateLimit
-from fastpull.registry.retry import Backoff, is_transient, retry_after_seconds
+from fastpull.registry.retry import Attempts, Backoff, is_doubtful, is_transient, retry_after_seconds
 from fastpull.registry.urls import foreign_url, host_of, shown
 
 # --- challenges
@@ -240,7 +244,7 @@ def test_a_rate_limit_is_told_when_it_is_low(headers: dict[str, str], words: str
             "http://a b/",
             "//h:99999/x",
         ),
-        *("http://\0/", "http://h:1:2/", "https://user:pass@:80/"),
+        *("http://[]@", "http://\0/", "http://h:1:2/", "https://user:pass@:80/"),
     ],
 )
 def test_what_is_no_url_of_a_host_is_refused_as_a_whole(text: str) -> None:
@@ -255,3 +259,138 @@ def test_a_url_of_a_host_is_usable_or_refused(text: str) -> None:
             assert shown(found)
             assert found.origin()
             assert found.port
+
+
+# --- attempts
+
+
+def test_attempts_end_by_number() -> None:
+    attempts, error = Attempts(Backoff(attempts=3)), TransportError("h", "reset")
+    for _ in range(2):
+        attempts.failed(error)
+    with pytest.raises(TransportError):
+        attempts.failed(error)
+
+
+def test_progress_begins_a_new_count() -> None:
+    attempts, error = Attempts(Backoff(attempts=2)), TransportError("h", "reset")
+    for _ in range(10):
+        attempts.failed(error)
+        attempts.progressed()
+
+
+def test_attempts_end_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("fastpull.registry.retry.time.monotonic", lambda: now)
+    attempts, error = Attempts(Backoff(attempts=1000, total_seconds=300)), TransportError("h", "reset")
+    now = 299.0
+    attempts.failed(error)
+    now = 300.0
+    with pytest.raises(TransportError):
+        attempts.failed(error)
+
+
+@pytest.mark.parametrize("error", [SizeMismatch("s", 1, 2), UnexpectedAnswer("u", "r", 416)])
+def test_a_doubtful_answer_is_asked_for_twice_more(error: SizeMismatch | UnexpectedAnswer) -> None:
+    assert is_doubtful(error)
+    attempts = Attempts(Backoff(attempts=100))
+    attempts.failed(error)
+    attempts.failed(error)
+    with pytest.raises(type(error)):
+        attempts.failed(error)
+
+
+def test_a_pause_is_half_fixed_and_half_random() -> None:
+    pauses = [Backoff().pause_seconds(1) for _ in range(1000)]
+    assert 0.25 <= min(pauses) < 0.3
+    assert 0.45 < max(pauses) <= 0.5
+
+
+# --- causes
+
+
+def test_a_cause_is_news_once_and_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("fastpull.registry.causes.time.monotonic", lambda: now)
+    causes = Causes()
+    assert not causes.is_repeated("h", TransportError("h", "ended after 10 of 20 bytes"))
+    assert causes.is_repeated("h", TransportError("h", "ended after 11 of 30 bytes"))
+    assert not causes.is_repeated("h", TransportError("h", "reset"))
+    assert not causes.is_repeated("other", TransportError("h", "reset"))
+    now = REPEATED_SECONDS + 1
+    assert not causes.is_repeated("h", TransportError("h", "reset"))
+
+
+# --- locations
+
+
+def test_locations_are_bounded_and_the_latest_stay() -> None:
+    locations, digests = Locations(), [Digest.of(bytes([n % 256, n // 256])) for n in range(2 * MAX_LOCATIONS)]
+    for digest in digests:
+        locations.of(digest).url = URL("http://h/")
+        locations.of(digests[0])
+    assert len(locations) == MAX_LOCATIONS
+    assert locations.of(digests[0]).url
+    assert locations.of(digests[-1]).url
+    assert locations.of(digests[1]).url is None
+
+
+# --- flows
+
+
+class _Streams:
+    """Streams with a clock of their own, of so many bytes per second each."""
+
+    def __init__(self, *rates: float) -> None:
+        self.now, self.flows = 0.0, Flows()
+        self.streams = [(Flow(0.0), rate) for rate in rates]
+        self.flows._flows |= {flow for flow, _ in self.streams}
+
+    def run(self, seconds: float) -> list[bool]:
+        """Which of them lag after so long."""
+        for _ in range(int(seconds * 2)):
+            self.now += 0.5
+            for flow, rate in self.streams:
+                flow.add(int(rate / 2))
+                flow.sample(self.now)
+        return [self.flows.lags(flow, self.now) for flow, _ in self.streams]
+
+    def end_one(self, rate: float) -> None:
+        flow = Flow(self.now - 1)
+        flow.add(int(rate))
+        self.flows.ended(flow, self.now)
+
+
+def test_a_stream_that_stands_still_lags_behind_the_others() -> None:
+    streams = _Streams(1e6, 1e6, 0, 2e4)
+    streams.end_one(1e6)
+    assert streams.run(LAG_SECONDS - 1) == [False] * 4
+    assert streams.run(2) == [False, False, True, True]
+
+
+def test_streams_that_all_stand_still_do_not_lag() -> None:
+    streams = _Streams(0, 0, 0)
+    streams.end_one(1e6)
+    assert streams.run(60) == [False] * 3
+
+
+def test_a_stream_alone_is_compared_with_those_before() -> None:
+    alone = _Streams(0)
+    assert alone.run(60) == [False]
+    alone.end_one(1e6)
+    assert alone.run(1) == [True]
+
+
+def test_a_stream_half_as_fast_does_not_lag() -> None:
+    streams = _Streams(1e6, 5e5, 2e5)
+    streams.end_one(1e6)
+    assert streams.run(30) == [False] * 3
+
+
+def test_a_pause_that_a_host_asks_for_is_no_lag() -> None:
+    streams = _Streams(1e6, 0)
+    streams.end_one(1e6)
+    streams.run(LAG_SECONDS + 1)
+    streams.streams[1][0].restart(streams.now)
+    assert streams.run(LAG_SECONDS - 1) == [False, False]
+    assert streams.run(2) == [False, True]

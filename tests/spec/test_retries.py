@@ -1,0 +1,244 @@
+"""What is asked for again, how often, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import fastpull
+from fastpull.config import Access, Settings
+from fastpull.errors import FastpullError, SizeMismatch, TransportError, UnexpectedAnswer
+from fastpull.progress import Event, Retrying
+from fastpull.registry import flows
+from fastpull.registry.client import RegistryClient
+from fastpull.registry.download import MIN_PROGRESS, Download
+from fastpull.registry.ranges import Pace
+from fastpull.registry.retry import Backoff
+from tests.support.layers import file, publish, stored
+from tests.support.registry import FaultyRegistry, asked_range, status, times, wrong_content_range
+
+SIZE = 24 << 20
+CONTENT = os.urandom(SIZE)
+_SHORT = Backoff(first_seconds=0.01, max_seconds=0.05)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Download, "backoff", _SHORT)
+    monkeypatch.setattr(RegistryClient, "backoff", _SHORT)
+
+
+class _Documents(FaultyRegistry):
+    """Answers requests for manifests with these statuses first."""
+
+    codes: list[int] = []  # noqa: RUF012  # replaced in each test
+
+    async def serve_manifest(self, request: web.Request, name: str, version: str) -> web.StreamResponse:
+        if self.codes:
+            return self.refusal(self.codes.pop(0), "FAULT")
+        return await super().serve_manifest(request, name, version)
+
+
+@pytest.fixture
+async def registry() -> AsyncIterator[_Documents]:
+    async with _Documents() as running:
+        yield running
+
+
+async def pull(registry: FaultyRegistry, tmp_path: Path, settings: Settings, **access: float) -> list[Event]:
+    """Pulls an image of one large layer, and checks every byte."""
+    events: list[Event] = []
+    reference = publish(registry, stored([file("f", CONTENT)], bytes))
+    settings = replace(settings, access=Access(**access))  # type: ignore[arg-type]
+    async with fastpull.Client(settings, on_event=events.append) as client:
+        await client.pull(reference, tmp_path / "out")
+    assert (tmp_path / "out/f").read_bytes() == CONTENT
+    return events
+
+
+async def refused(
+    kind: type[FastpullError], registry: FaultyRegistry, tmp_path: Path, settings: Settings, **access: float
+) -> FastpullError:
+    with pytest.raises(kind) as caught:
+        await pull(registry, tmp_path, settings, **access)
+    assert not (tmp_path / "out").exists()
+    return caught.value
+
+
+def cut_after(size: int) -> object:
+    """A fault: of each range so many bytes, and the end of the connection."""
+
+    async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        body = registry.blobs[digest]
+        start, stop = asked_range(request, len(body))
+        answer = web.StreamResponse(status=206, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"})
+        answer.content_length = stop - start
+        await answer.prepare(request)
+        await answer.write(body[start : min(stop, start + size)])
+        await asyncio.sleep(0.02)  # time to read it
+        assert request.transport is not None
+        request.transport.close()
+        return answer
+
+    return fault
+
+
+# --- how often, and for how long
+
+
+@pytest.mark.case("http", "a blob that is always cut off after a few bytes")
+@pytest.mark.parametrize("size", [1, 1000, MIN_PROGRESS // 2])
+async def test_a_blob_that_is_always_cut_off_is_given_up(
+    registry: _Documents, settings: Settings, tmp_path: Path, size: int
+) -> None:
+    registry.faults.append(cut_after(size))  # type: ignore[arg-type]
+    await refused(TransportError, registry, tmp_path, settings)
+    most = (1 + Access().retries) * Pace.start_connections
+    assert len(registry.blob_requests()) - 1 <= most  # one is for the config
+
+
+@pytest.mark.case("http", "many breaks, each after 100 KiB")
+async def test_breaks_after_some_progress_do_not_count(
+    registry: _Documents, settings: Settings, tmp_path: Path
+) -> None:
+    registry.faults.append(times(60, cut_after(100 << 10)))  # type: ignore[arg-type]
+    await pull(registry, tmp_path, settings, retries=1)
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+async def test_the_number_of_repetitions_is_a_setting(
+    registry: _Documents, settings: Settings, tmp_path: Path, retries: int
+) -> None:
+    registry.codes = [500] * 100
+    await refused(UnexpectedAnswer, registry, tmp_path, settings, retries=retries)
+    assert sum("/manifests/" in asked.path for asked in registry.asked) == 1 + retries
+
+
+async def test_what_brings_nothing_is_given_up_after_some_time(
+    registry: _Documents, settings: Settings, tmp_path: Path
+) -> None:
+    registry.codes = [503] * 10_000
+    began = time.monotonic()
+    await refused(UnexpectedAnswer, registry, tmp_path, settings, retries=10_000, timeout=0.1)
+    assert 0.5 <= time.monotonic() - began < 5
+
+
+@pytest.mark.case("http", "a network that goes: one message for all connections")
+async def test_failures_of_one_cause_are_told_once(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
+    async def gone(_: FaultyRegistry, request: web.Request, __: str) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    registry.faults += [times(1, cut_after(2 << 20)), times(20, gone)]  # type: ignore[arg-type]
+    events = [event for event in await pull(registry, tmp_path, settings) if isinstance(event, Retrying)]
+    told = [event.reason for event in events if not event.is_repeated]
+    assert len(events) >= 10
+    assert len(told) <= 3, told
+
+
+# --- what may pass
+
+
+@pytest.mark.case("http", "416 to a range that is there, once")
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_range_that_is_refused_once_is_asked_for_again(
+    registry: _Documents, settings: Settings, tmp_path: Path, count: int
+) -> None:
+    registry.faults.append(times(count, status(416)))
+    await pull(registry, tmp_path, settings)
+
+
+@pytest.mark.case("http", "a wrong total in Content-Range, once")
+async def test_a_wrong_total_is_asked_for_again(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
+    registry.faults.append(times(1, wrong_content_range("bytes {start}-{last}/999999999")))
+    await pull(registry, tmp_path, settings)
+
+
+@pytest.mark.case("http", "a wrong total in Content-Range, always")
+async def test_a_wrong_total_that_stays_is_told_with_host_and_image(
+    registry: _Documents, settings: Settings, tmp_path: Path
+) -> None:
+    registry.faults.append(wrong_content_range("bytes {start}-{last}/999999999"))
+    error = await refused(SizeMismatch, registry, tmp_path, settings)
+    assert len(registry.blob_requests()) - 1 == 3
+    assert registry.address in str(error)
+    assert "test/image:v1" in str(error)
+
+
+@pytest.mark.case("http", "a mixed burst of 5xx for a manifest")
+@pytest.mark.parametrize("codes", [[500, 502, 503, 504, 500], [520, 521, 522, 524, 529], [507, 508, 502, 500, 503]])
+async def test_a_burst_of_server_errors_is_endured(
+    registry: _Documents, settings: Settings, tmp_path: Path, codes: list[int]
+) -> None:
+    registry.codes = list(codes)
+    await pull(registry, tmp_path, settings)
+
+
+@pytest.mark.case("http", "501: a host that cannot")
+async def test_what_a_host_cannot_do_is_not_repeated(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
+    registry.codes = [501] * 10
+    await refused(UnexpectedAnswer, registry, tmp_path, settings)
+    assert len(registry.codes) == 9
+
+
+@pytest.mark.case("http", "a malformed chunk on a connection that stays open")
+@pytest.mark.parametrize("chunks", [b"nonsense\r\n", b"5\r\nabcdeXX", b"ffffffffffffffffff\r\n"])
+async def test_a_malformed_chunk_is_noticed_at_once(
+    registry: _Documents, settings: Settings, tmp_path: Path, chunks: bytes
+) -> None:
+    async def malformed(faulty: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+        start, stop = asked_range(request, len(faulty.blobs[digest]))
+        said = f"bytes {start}-{stop - 1}/{len(faulty.blobs[digest])}"
+        assert request.transport is not None
+        head = f"HTTP/1.1 206 Partial Content\r\nContent-Range: {said}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        request.transport.write(head.encode())
+        await asyncio.sleep(0.05)
+        request.transport.write(chunks)
+        while not request.transport.is_closing():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return web.Response()
+
+    registry.faults.append(times(1, malformed))
+    async with asyncio.timeout(10):
+        await pull(registry, tmp_path, settings)
+
+
+@pytest.mark.case("http", "a range that lags far behind the others")
+@pytest.mark.parametrize("has_answer", [True, False])
+async def test_a_range_that_stalls_is_asked_for_again_soon(
+    registry: _Documents, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_answer: bool
+) -> None:
+    monkeypatch.setattr(flows, "LAG_SECONDS", 1.0)
+    monkeypatch.setattr(Pace, "max_range", 2 << 20)
+    number = 0
+
+    async def stall(faulty: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
+        nonlocal number
+        number += 1
+        if number != 3:
+            return None
+        answer = web.StreamResponse(status=206)
+        start, stop = asked_range(request, len(faulty.blobs[digest]))
+        answer.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(faulty.blobs[digest])}"
+        answer.content_length = stop - start
+        if has_answer:
+            await answer.prepare(request)
+            await answer.write(faulty.blobs[digest][start : start + 1000])
+        while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return web.Response()
+
+    registry.faults.append(stall)
+    async with asyncio.timeout(20):
+        events = await pull(registry, tmp_path, settings)
+    assert any(isinstance(event, Retrying) and "far behind" in event.reason for event in events)
+    sent = sum(registry.sent.values())
+    assert sent <= len(CONTENT) + (1 << 20)
