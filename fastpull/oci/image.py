@@ -118,6 +118,7 @@ class Image:
         manifest: its content.
         config: the image's config, with the platform that was asked for where it names none.
         warnings: what the documents leave out and how it was read, a sentence each.
+        layers: the layers from the base to the top.
 
     Raises:
         MalformedDocument: manifest and config list different numbers of layers.
@@ -128,18 +129,13 @@ class Image:
     manifest: Manifest
     config: ImageConfig
     warnings: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        layers, diff_ids = len(self.manifest.layers), len(self.config.diff_ids)
-        if layers != diff_ids:
-            raise MalformedDocument(self.source, f"{layers} layers, but {diff_ids} diff_ids in the config,")
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """The layers from the base to the top."""
-        return tuple(
-            Layer(blob, diff_id) for blob, diff_id in zip(self.manifest.layers, self.config.diff_ids, strict=True)
-        )
+        blobs, diff_ids = self.manifest.layers, self.config.diff_ids
+        if len(blobs) != len(diff_ids):
+            raise MalformedDocument(self.source, f"{len(blobs)} layers, but {len(diff_ids)} diff_ids in the config,")
+        object.__setattr__(self, "layers", tuple(map(Layer, blobs, diff_ids)))
 
     @property
     def platform(self) -> Platform:
