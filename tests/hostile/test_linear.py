@@ -6,6 +6,7 @@ steps are to be added; what a pull takes anyway does not count.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -21,8 +22,10 @@ import fastpull
 from bench.hard import HARD, Hard
 from bench.layouts import TAG, write_layout
 from fastpull.config import Settings
+from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
+from tests.support.layers import Member, file, folder, opaque, publish, symlink, whiteout
 
 _MAX_GROWTH = 2.3  # quadratic work has 4
 _OURS = os.path.dirname(fastpull.__file__)
@@ -92,3 +95,60 @@ def test_pulls_grow_with_the_entries(name: str, output: str, settings: Settings,
         made = tmp_path / output.rstrip("/")
         shutil.rmtree(made) if made.is_dir() else made.unlink()
     check_growth(steps, size)
+
+
+def layers_of_one_file(count: int) -> list[list[Member]]:
+    """Small layers that add to one directory, through a link of their own, and hide some of the layer below."""
+    return [
+        [
+            folder("d"),
+            symlink("l", "d"),
+            file(f"l/f{number}", b"x"),
+            whiteout(f"d/f{number - 1}"),
+            opaque(f"d/o{number - 1}"),
+        ]
+        for number in range(count)
+    ]
+
+
+def test_merging_grows_with_the_layers() -> None:
+    steps = []
+    for count in (200, 400, 800):
+        indexes = [LayerIndex.of(entry for entry, _ in layer) for layer in layers_of_one_file(count)]
+        steps.append(lines_of(lambda indexes=indexes: merge(indexes)))  # type: ignore[misc]
+    check_growth(steps, count)
+
+
+@pytest.mark.parametrize("output", ["out/", "out.sqsh", "out.tar"])
+@pytest.mark.parametrize("has_indexes", [False, True])
+def test_pulls_of_layouts_grow_with_the_layers(
+    output: str, has_indexes: bool, settings: Settings, tmp_path: Path
+) -> None:
+    steps = []
+    for count in (30, 75, 150, 300):  # the first pull imports modules
+        path = tmp_path / f"layout-{count}"
+        layers = [[(entry, [content]) for entry, content in layer] for layer in layers_of_one_file(count)]
+        write_layout(str(path), layers, 1)
+        if has_indexes:
+            fastpull.pull(f"oci:{path}:{TAG}", str(tmp_path / "first.tar"), settings=settings)
+            (tmp_path / "first.tar").unlink()
+
+        def pull(path: Path = path, count: int = count) -> None:
+            fastpull.pull(f"oci:{path}:{TAG}", f"{tmp_path}/{count}-{output}", settings=settings)
+
+        steps.append(lines_of(pull))
+    check_growth(steps[1:], count)
+
+
+def test_pulls_from_registries_grow_with_the_layers(settings: Settings, tmp_path: Path) -> None:
+    steps = []
+    for count in (25, 50, 100, 200):  # the first pull imports modules
+
+        async def pull(count: int = count) -> None:
+            async with LoopbackRegistry() as registry, fastpull.Client(settings) as client:
+                await client.pull(publish(registry, *layers_of_one_file(count)), tmp_path / f"{count}")
+
+        steps.append(lines_of(lambda pull=pull: asyncio.run(pull())))  # type: ignore[misc]
+        shutil.rmtree(tmp_path / f"{count}")
+        shutil.rmtree(settings.cache)
+    check_growth(steps[1:], count)
