@@ -46,6 +46,7 @@ No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -687,13 +688,13 @@ class OutputDiffers(ClusterError):
 
 
 _ERRNO_HINTS = {
-    28: "Free some space, or choose a place on another filesystem",
-    122: "The disk quota is used up",
-    13: "Check the permissions, or choose another place",
-    30: "The filesystem is mounted read-only; choose another place",
-    27: "Raise the limit of file sizes (ulimit -f), or choose a place on a filesystem that takes larger files",
-    24: "Raise the limit of open files (ulimit -n)",
-    37: "Choose another filesystem (--cache), or have this one mounted with locks that hold between nodes",
+    errno.ENOSPC: "Free some space, or choose a place on another filesystem",
+    errno.EDQUOT: "The disk quota is used up",
+    errno.EACCES: "Check the permissions, or choose another place",
+    errno.EROFS: "The filesystem is mounted read-only; choose another place",
+    errno.EFBIG: "Raise the limit of file sizes (ulimit -f), or choose a place on a filesystem that takes larger files",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n)",
+    errno.ENOLCK: "Choose another filesystem (--cache), or have this one mounted with locks that hold between nodes",
 }
 
 

@@ -12,7 +12,7 @@ from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, settings_o
 from fastpull.cli.running import run
 from fastpull.cli.words import image_summary, plain, size_of
 from fastpull.errors import printable
-from fastpull.progress import Event, Warned
+from fastpull.progress import Event, Warned, ignore
 
 _EPILOG = """\
 examples:
@@ -44,6 +44,7 @@ def add_verb(verbs: Any) -> None:
         action="store_true",
         help="SOURCE is a registry or an image: show which login would be used for it, and where it was looked for",
     )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no warnings")
     add_client_arguments(parser)
     parser.set_defaults(run=_run)
 
@@ -90,7 +91,8 @@ def _registry_and_repository(text: str) -> tuple[str, str]:
 
 
 async def _resolve(options: argparse.Namespace, settings: fastpull.Settings) -> fastpull.Image:
-    async with fastpull.Client(settings, on_event=_show_warning) as client:
+    on_event = ignore if options.quiet else _show_warning
+    async with fastpull.Client(settings, on_event=on_event) as client:
         return await client.resolve(options.source, options.platform)
 
 

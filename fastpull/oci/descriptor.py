@@ -30,6 +30,7 @@ class Descriptor:
         digest: of the content's bytes.
         size: of the content, in bytes.
         platform: in an index, what the manifest runs on.
+        os_features: in an index, what the manifest needs of its operating system besides.
         annotations: as they came.
         urls: where else the content is said to be; nothing asks them.
         data: the content itself, where the descriptor has it.
@@ -47,6 +48,7 @@ class Descriptor:
     annotations: tuple[tuple[str, str], ...] = ()
     urls: tuple[str, ...] = ()
     data: bytes | None = field(default=None, repr=False)
+    os_features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.size <= _MAX_SIZE:
@@ -75,6 +77,7 @@ class Descriptor:
                 tuple(document.mapping("annotations").items()),
                 document.texts("urls"),
                 base64.b64decode(document.text("data"), validate=True) if "data" in document else None,
+                platform.texts("os.features") if platform else (),
             )
         except InvalidDigest as error:
             document.fail(error.message)

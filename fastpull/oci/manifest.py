@@ -56,13 +56,14 @@ class Index:
     def candidates(self, wanted: Platform) -> tuple[Descriptor, ...]:
         """The entries that may hold the image for a platform, the best first.
 
-        An entry that names a platform is taken by it. Nested indexes, and manifests without a platform, are looked
-        into after those. Attestations (``unknown/unknown``) and other objects are never images.
+        An entry that names a platform is taken by it; those that need features of the operating system come after
+        those that do not. Nested indexes, and manifests without a platform, are looked into after those. Attestations
+        (``unknown/unknown``) and other objects are never images.
 
         Raises:
             NoMatchingPlatform: there is none.
         """
-        named: list[tuple[int, Descriptor]] = []
+        named: list[tuple[tuple[bool, int], Descriptor]] = []
         unnamed: list[Descriptor] = []
         for entry in self.manifests:
             if entry.is_attestation or entry.media_type not in media_types.MANIFESTS | media_types.INDEXES:
@@ -70,7 +71,7 @@ class Index:
             if entry.platform is None:
                 unnamed.append(entry)
             elif (rank := wanted.rank(entry.platform)) is not None:
-                named.append((rank, entry))
+                named.append(((bool(entry.os_features), rank), entry))
         named.sort(key=lambda pair: pair[0])
         found = (*(entry for _, entry in named), *unnamed)
         if not found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,6 +17,7 @@ from fastpull.cache.partial import Partial
 from fastpull.cache.refs import Ref
 from fastpull.errors import (
     AccessDenied,
+    CacheError,
     DigestMismatch,
     NotFound,
     RegistryError,
@@ -268,16 +270,21 @@ class RegistrySource:
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
         means = self._means
         stopped = threading.Event()
-        partial = await in_thread(
-            means.executor,
-            means.store.begin,
-            descriptor.digest,
-            descriptor.size,
-            lock,
-            stopped.is_set,
-            abort=stopped.set,
-            dispose=Partial.close,
-        )
+        try:
+            partial = await in_thread(
+                means.executor,
+                means.store.begin,
+                descriptor.digest,
+                descriptor.size,
+                lock,
+                stopped.is_set,
+                abort=stopped.set,
+                dispose=Partial.close,
+            )
+        except CacheError as error:
+            if error.errno == errno.ENOSPC:
+                error.asked = f"blob {descriptor.digest} of {self._reference}, whose manifest says how large it is"
+            raise
         givers: set[Endpoint] = set()
 
         async def fetch(endpoint: Endpoint) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastpull.errors import DigestMismatch, MalformedDocument, NoMatchingPlatform, SizeMismatch, UnsupportedMediaType
+from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.image import Image, ImageConfig
 from fastpull.oci.manifest import MAX_INDEX_DEPTH, Index, parse_manifest
@@ -100,17 +101,33 @@ async def _resolve(source: str, document: Document, platform: Platform, fetch: F
 
 
 async def _resolve_index(source: str, index: Index, platform: Platform, fetch: Fetch, depth: int) -> Image:
+    """Resolve the best entry that fits and can be read: what one cannot be read for, another may do without."""
     available: list[str] = list(index.platforms)
-    unsupported: UnsupportedMediaType | None = None
+    unreadable: list[tuple[Descriptor, UnsupportedMediaType]] = []
     for candidate in index.candidates(platform):
         try:
             return await _resolve(source, await fetch(candidate), platform, fetch, depth - 1)
         except NoMatchingPlatform as error:
             available.extend(error.available)
         except UnsupportedMediaType as error:
-            if candidate.platform is not None:
-                raise
-            unsupported = unsupported or error  # beside the image there may be artifacts that belong to it
-    if unsupported is not None and not available:
-        raise unsupported
+            unreadable.append((candidate, error))
+    # a manifest without a platform may be an artifact that belongs to the image beside it
+    fitting = [found for found in unreadable if found[0].platform or found[0].media_type in media_types.INDEXES]
+    if fitting or (unreadable and not available):
+        entry, first = (fitting or unreadable)[0]
+        raise first if entry.media_type in media_types.INDEXES else _with_entries(first, unreadable, available)
     raise NoMatchingPlatform(source, str(platform), tuple(dict.fromkeys(available)))
+
+
+def _with_entries(
+    error: UnsupportedMediaType, unreadable: list[tuple[Descriptor, UnsupportedMediaType]], available: list[str]
+) -> UnsupportedMediaType:
+    """The error, with all that the index has."""
+    cannot = [
+        f"{entry.platform or 'no platform'} ({failure.reason} {failure.media_type!r})" for entry, failure in unreadable
+    ]
+    tried = {str(entry.platform) for entry, _ in unreadable}
+    entries = (*cannot, *(name for name in available if name not in tried))
+    advice = f"The index has: {', '.join(dict.fromkeys(entries))}"
+    error.advice = f"{error.advice}. {advice}" if error.advice else advice
+    return error

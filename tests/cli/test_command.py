@@ -415,6 +415,7 @@ async def test_inspect_shows_what_an_image_is(registry: FaultyRegistry, settings
     assert all(word in plain.out for word in (reference, "linux/amd64", "A=b", "'/bin/x'", "k=v", "sha256:"))
     as_json = json.loads((await run("inspect", "--json", reference, cache=settings.cache)).out)
     assert as_json["config"]["env"] == ["A=b"]
+    assert (await run("inspect", "-q", reference, cache=settings.cache)).out == plain.out
     raw = (await run("inspect", "--raw", reference, cache=settings.cache)).out
     assert raw.encode() == registry.manifests["test/image", "v1"][1]
     assert str(fastpull.Digest.of(raw.encode())) == as_json["digest"]

@@ -21,6 +21,7 @@ from aiohttp import web
 import fastpull
 from fastpull.config import Settings
 from fastpull.errors import (
+    CacheError,
     DecompressError,
     DiffIdMismatch,
     DigestMismatch,
@@ -211,6 +212,48 @@ async def test_artifacts_beside_the_image_are_passed_over(shelf: Shelf, pull: Pu
     await refused(pull, UnsupportedMediaType, "a bill of materials")
 
 
+EROFS = "application/vnd.erofs.layer.v1"
+PLATFORM = {"os": "linux", "architecture": "amd64"}
+
+
+def erofs(shelf: Shelf, **platform: Any) -> dict[str, Any]:
+    """An entry for an image whose layer is an EROFS image."""
+    config = shelf.blob(
+        json.dumps({**PLATFORM, "rootfs": {"type": "layers", "diff_ids": []}}).encode(), media_types.OCI_CONFIG
+    )
+    entry = shelf.document(shelf.manifest(config, shelf.blob(b"erofs", EROFS)))
+    return {**entry, "platform": {**PLATFORM, **platform}}
+
+
+@pytest.mark.case("objects", "an entry that fits and cannot be read (EROFS) gives way to the next")
+@pytest.mark.parametrize("fields", [{}, {"os.features": ["erofs"]}, {"variant": "v1"}])
+async def test_an_entry_that_cannot_be_read_gives_way_to_the_next(
+    shelf: Shelf, pull: Pull, fields: dict[str, Any]
+) -> None:
+    shelf.document(shelf.index(erofs(shelf, **fields), shelf.on("linux", "amd64")))
+    await pull("linux/amd64")
+
+
+@pytest.mark.case("objects", "os.features: entries without come first")
+async def test_an_entry_that_needs_features_is_the_last_choice(shelf: Shelf, pull: Pull) -> None:
+    featured = shelf.on("linux", "amd64", name="featured")
+    featured["platform"]["os.features"] = ["something"]
+    shelf.document(shelf.index(featured, shelf.on("linux", "amd64", name="plain")))
+    assert names(await pull("linux/amd64")) == {"plain"}
+    shelf.document(shelf.index(featured))
+    assert names(await pull("linux/amd64")) == {"featured"}
+
+
+@pytest.mark.case("objects", "no entry that fits can be read")
+@pytest.mark.parametrize("is_nested", [False, True])
+async def test_when_no_entry_can_be_read_the_error_lists_them(shelf: Shelf, pull: Pull, is_nested: bool) -> None:
+    entries = [erofs(shelf), shelf.on("linux", "arm64")]
+    if is_nested:
+        entries = [shelf.document(shelf.index(*entries), tag="inner")]
+    shelf.document(shelf.index(*entries))
+    await refused(pull, UnsupportedMediaType, "EROFS.*The index has: .*linux/amd64 .*vnd.erofs.*linux/arm64")
+
+
 @pytest.mark.case("objects", "an index without the platform")
 async def test_a_missing_platform_is_told_with_those_that_are_there(shelf: Shelf, pull: Pull) -> None:
     shelf.document(shelf.index(shelf.on("linux", "arm64"), shelf.on("windows", "amd64")))
@@ -318,6 +361,39 @@ async def test_a_content_type_that_contradicts_the_body_is_refused(shelf: Shelf,
     shelf.document(shelf.image(stored([file("f")])))
     shelf.registry.manifests[NAME, "v1"] = (media_types.OCI_INDEX, shelf.registry.manifests[NAME, "v1"][1])
     await refused(pull, MalformedDocument, "content type is")
+
+
+@pytest.mark.case("objects", "a wrong size or digest is told with host and image")
+@pytest.mark.parametrize("kind", ["manifest", "config"])
+@pytest.mark.parametrize("change", [{"size": 5}, {"size": 1 << 40}, {"digest": digest(b"something else")}])
+async def test_what_is_wrong_with_a_document_is_told_with_host_and_image(
+    shelf: Shelf, pull: Pull, kind: str, change: dict[str, Any]
+) -> None:
+    layer = stored([file("f")])
+    config = shelf.config(layer)
+    if kind == "config":
+        shelf.registry.blobs[change.get("digest", "")] = shelf.registry.blobs[config["digest"]]
+        config |= change
+    image = shelf.document(shelf.manifest(config, shelf.blob(layer.blob, GZIP)), tag="x", platform=PLATFORM)
+    if kind == "manifest":
+        name = change.get("digest", image["digest"])
+        shelf.registry.manifests[NAME, name] = shelf.registry.manifests[NAME, image["digest"]]
+        shelf.document(shelf.index({**image, **change}))
+    else:
+        shelf.document(shelf.index(image))
+    named = config if kind == "config" else image
+    error = await refused(pull, IntegrityError)
+    for fact in (f"from {shelf.registry.address}", shelf.reference, change.get("digest", named["digest"])):
+        assert fact in str(error)
+
+
+@pytest.mark.case("objects", "a size beyond every disk")
+async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: Shelf, pull: Pull) -> None:
+    layer = stored([file("f")])
+    blob = {**shelf.blob(layer.blob, GZIP), "size": 1 << 62}
+    shelf.document(shelf.manifest(shelf.config(layer), blob))
+    error = await refused(pull, CacheError, "no space left.*4611686018427387904 bytes are to come")
+    assert f"blob {blob['digest']} of {shelf.reference}" in str(error)
 
 
 @pytest.mark.case("objects", "the body's digest beats Docker-Content-Digest")
