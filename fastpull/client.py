@@ -125,7 +125,10 @@ class Client:
             self._policy = await in_thread(files, load_policy, settings.policy)
             transport = await stack.enter_async_context(Transport(settings.access))
             site = settings.site_connections
-            place = contextlib.nullcontext if site is None else Slots(store.slot, site).hold
+            slots = None if site is None else Slots(store.slot, site, files)
+            if slots is not None:
+                stack.push_async_callback(slots.close)
+            place = contextlib.nullcontext if slots is None else slots.hold
             self._registries = Registries(settings, transport, self._keyring, conf, place, self._on_event)
             self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
             stack.callback(self._opener.archives.close)

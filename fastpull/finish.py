@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -73,17 +74,17 @@ class Finisher:
     async def _get(self, key: ImageKey, source: str, build: Build | None, *, sync: bool) -> FinishedImage | None:
         lock = self._images.lock(key)
         for number, pause in enumerate(pauses()):
-            if not lock.is_there:
+            if not await in_thread(self._files, lambda: lock.is_there):
                 image = await self._look(key)
                 if image is not None or build is None:
                     return image
-            if lock.try_acquire():
+            if await lock.attempt(self._files):
                 try:
                     return await self._make(key, source, build, lock, sync=sync)
                 except LockLost as error:
                     self._on_event(Warned(source, str(error)))
                 finally:
-                    lock.release()
+                    await lock.give_back(self._files)
             if number == 1:  # longer than who only looks
                 self._on_event(WaitingForImage(source))
             await asyncio.sleep(pause)
@@ -95,16 +96,13 @@ class Finisher:
         image = await self._look(key)
         if image is None and build is not None:
             try:
-                drafting = self._images.drafting(key)
-                path = await in_thread(self._files, drafting.__enter__)
-                try:
+                with contextlib.ExitStack() as stack:
+                    path = await in_thread(self._files, stack.enter_context, self._images.drafting(key))
                     facts = await build(path)
-                finally:
-                    drafting.__exit__(None, None, None)
-                lock.check()
+                await in_thread(self._files, lock.check)
                 image = await in_thread(self._files, self._images.publish, key, source, facts, sync)
             except FastpullError:
-                lock.check()  # who has taken over may have taken the draft away, too
+                await in_thread(self._files, lock.check)  # who has taken over may have taken the draft away, too
                 raise
         return image
 

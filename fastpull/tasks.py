@@ -87,7 +87,7 @@ def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def in_thread(
-    executor: Executor,
+    executor: Executor | None,
     function: Callable[..., T],
     *args: object,
     abort: Callable[[], None] | None = None,
@@ -98,7 +98,7 @@ async def in_thread(
     A thread cannot be stopped: what it uses may only be closed after it has returned.
 
     Args:
-        executor: whose thread.
+        executor: whose thread; None for those of the event loop.
         function: to be called.
         *args: with these.
         abort: called on cancellation, to make the function return soon.

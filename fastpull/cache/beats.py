@@ -11,17 +11,23 @@ BEAT_SECONDS = 3.0
 
 
 class Beats:
-    """Files that are touched as long as this process lives, and is not stopped."""
+    """Files that are touched as long as this process lives, and is not stopped.
+
+    A file is touched through a descriptor of its own, so that no caller waits for a slow server: `add` and `remove`
+    change a table, and a file whose server hangs keeps nothing but the thread.
+    """
 
     def __init__(self) -> None:
-        self._fds: set[int] = set()
+        self._copies: dict[int, int] = {}
+        self._touched = -1
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def add(self, fd: int) -> None:
         """Touches a file from now on."""
+        copy = os.dup(fd)
         with self._changed:
-            self._fds.add(fd)
+            self._copies[fd] = copy
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="fastpull-beats", daemon=True)
                 self._thread.start()
@@ -30,18 +36,35 @@ class Beats:
     def remove(self, fd: int) -> None:
         """Touches it no more: it may be closed."""
         with self._changed:
-            self._fds.discard(fd)
+            copy = self._copies.pop(fd, -1)
+            if copy == self._touched:
+                return  # the thread closes it
+        if copy >= 0:
+            os.close(copy)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                if not self._fds:
+                if not self._copies:
                     self._changed.wait()
-                else:
-                    self._changed.wait_for(lambda: not self._fds, BEAT_SECONDS)
-                    for fd in self._fds:
-                        with contextlib.suppress(OSError):  # its holder is told when it looks
-                            os.utime(fd)
+                    continue
+                self._changed.wait_for(lambda: not self._copies, BEAT_SECONDS)
+                pending = list(self._copies)
+            for fd in pending:
+                self._touch(fd)
+
+    def _touch(self, fd: int) -> None:
+        with self._changed:
+            copy = self._touched = self._copies.get(fd, -1)
+        if copy < 0:
+            return
+        with contextlib.suppress(OSError):  # its holder is told when it looks
+            os.utime(copy)
+        with self._changed:
+            self._touched = -1
+            is_removed = self._copies.get(fd) != copy
+        if is_removed:
+            os.close(copy)
 
 
 BEATS = Beats()

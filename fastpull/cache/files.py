@@ -223,7 +223,7 @@ class Files:
                         os.fsync(fd)
                 finally:
                     os.close(fd)
-                folder.rename(draft, folder, name)
+                folder.publish(draft, folder, name)
             except BaseException:
                 with contextlib.suppress(OSError):
                     folder.unlink(draft)

@@ -245,6 +245,14 @@ class CacheFolder:
         with self._named(name):
             os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=folder.fd)
 
+    def publish(self, name: str, folder: CacheFolder, new: str) -> None:
+        """Move a file into a folder as `rename` does; a directory that has the name there goes."""
+        try:
+            self.rename(name, folder, new)
+        except IsADirectoryError:
+            folder.remove(new)
+            self.rename(name, folder, new)
+
     def link(self, name: str, new: str) -> None:
         """Give a file of this folder a second name in it."""
         with self._named(new):

@@ -44,6 +44,12 @@ _IMAGE = ".sqsh"
 _SEAL = ".seal"
 _DRAFT = ".draft"
 _READ_SIZE = 1 << 20
+_FACTS: dict[str, tuple[type, type]] = {
+    "codecs": (dict, str),
+    "compression": (str, object),
+    "left_out": (dict, int),
+    "warnings": (list, str),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,8 @@ class FinishedImage:
             seal = Seal.of(value["seal"])
             source, mtime_ns, facts = str(value["source"]), int(value["mtime_ns"]), dict(value["facts"])
         except (ValueError, KeyError, TypeError, InvalidDigest):
+            return None
+        if not _are_facts(facts) or not isinstance(key.recipe.get("dialects", []), list):
             return None
         if seal is None or os.path.basename(path) != key.name + _IMAGE:
             return None
@@ -202,7 +210,7 @@ class Images:
             seal = Seal.now(state.st_size, fingerprint, sync)
             image = FinishedImage(path, key, source, seal, state.st_mtime_ns, facts, time.time())
             self._files.write(path + _SEAL, image.to_bytes(), sync, self._files.note_mode)
-            folder.rename(draft, folder, name)
+            folder.publish(draft, folder, name)
             if sync:
                 folder.sync()
         return image
@@ -309,6 +317,18 @@ def open_image(path: str) -> int | None:
             return opened.open(name)
     except (FileNotFoundError, NotAFile):
         return None
+
+
+def _are_facts(facts: Mapping[str, Any]) -> bool:
+    """Whether facts are those of a report: numbers, but for the names of `_FACTS`."""
+    for name, value in facts.items():
+        kind, inner = _FACTS.get(name, (int, object))
+        if not isinstance(value, kind) or (isinstance(value, int) and value < 0):
+            return False
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if not all(isinstance(one, inner) for one in values):
+            return False
+    return "path" not in facts and "origin" not in facts
 
 
 def _draft(key: ImageKey) -> str:

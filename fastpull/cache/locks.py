@@ -24,8 +24,10 @@ import fcntl
 import os
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -33,6 +35,7 @@ from fastpull.cache.beats import BEATS
 from fastpull.cache.folder import CacheFolder, NotAFile
 from fastpull.cache.owners import Owner
 from fastpull.errors import CacheError, LockLost, from_os_error
+from fastpull.tasks import in_thread
 from fastpull.writing import flush
 
 LEASE_SECONDS = 15.0
@@ -140,12 +143,33 @@ class FileLock:
         except OSError as error:
             raise _cache_error(error, self.path) from error
 
-    async def acquire(self) -> None:
-        """Waits for the lock, without blocking the loop."""
+    async def attempt(self, executor: Executor | None = None) -> bool:
+        """Do what `try_acquire` does on a thread, so that a slow filesystem does not stop the event loop."""
+        stopped = threading.Event()
+
+        def attempt() -> bool:
+            is_ours = self.try_acquire()
+            if is_ours and stopped.is_set():
+                self.release()
+            return self.held
+
+        def give_back(is_ours: bool) -> None:
+            if is_ours:
+                self.release()
+
+        return await in_thread(executor, attempt, abort=stopped.set, dispose=give_back)
+
+    async def acquire(self, executor: Executor | None = None) -> None:
+        """Waits for the lock, without blocking the loop; the files are touched on threads of ``executor``."""
         for pause in pauses():
-            if self.try_acquire():
+            if await self.attempt(executor):
                 return
             await asyncio.sleep(pause)
+
+    async def give_back(self, executor: Executor | None = None) -> None:
+        """Do what `release` does on a thread."""
+        if self.held:
+            await in_thread(executor, self.release)
 
     def check(self) -> None:
         """Makes sure that the lock is still held, to be called before what was made under it is published.
@@ -176,6 +200,8 @@ class FileLock:
             with contextlib.suppress(OSError), self._open_folder(False) as folder:
                 if self._is_mine(folder):
                     folder.unlink(self._name)
+            with contextlib.suppress(OSError):  # a thread may have another descriptor of the file for a moment
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 

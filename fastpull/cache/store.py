@@ -199,7 +199,7 @@ class Store:
             complete = partial.take(self.files.file_mode)
             self.files.write(path + SEAL, Seal.now(partial.size, fingerprint, sync).to_bytes())
             with self.files.at(path, create=True) as (folder, name):
-                partial.folder.rename(complete, folder, name)
+                partial.folder.publish(complete, folder, name)
                 partial.folder.unlink(JOURNAL)
                 if sync:
                     folder.sync()

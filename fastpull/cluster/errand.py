@@ -131,7 +131,7 @@ class Errand:
                     await self._fill(self._shelves[-1], means, wants=wants, is_patient=products is None)
             except BaseException:
                 for shelf in self._shelves:
-                    shelf.close()
+                    await in_thread(means.executor, shelf.close)
                 self._shelves = []
                 raise
             meter = Meter()
@@ -179,15 +179,15 @@ class Errand:
             return
         lock = means.store.lock(blob.digest)
         try:
-            if not lock.try_acquire():
+            if not await lock.attempt(means.executor):
                 if not is_patient:
                     return
                 means.on_event(Waiting(self.source, blob.digest))
                 async with asyncio.timeout(stall):
-                    await lock.acquire()
+                    await lock.acquire(means.executor)
             cached = await registry.find(blob)  # published while we waited
             if cached is not None:
-                lock.release()
+                await lock.give_back(means.executor)
                 shelf.fill(cached, None)
                 return
             shelf.fill(None, await in_thread(means.executor, means.store.begin, blob.digest, blob.size, lock))
@@ -195,7 +195,7 @@ class Errand:
             reason = f"another process has been fetching {blob.digest} for {stall:.0f} s"
             raise CacheError(means.store.root, reason) from error
         except BaseException:
-            lock.release()
+            await lock.give_back(means.executor)
             raise
 
     # --- while it goes on

@@ -111,7 +111,7 @@ class RegistrySource:
             return image
         with suppress(TimeoutError):
             async with asyncio.timeout(_ANSWER_SECONDS):
-                await lock.acquire()
+                await lock.acquire(executor)
         try:
             if image := await self._answered(answers, question, platform):
                 return image
@@ -120,7 +120,7 @@ class RegistrySource:
                 await in_thread(executor, answers.keep, question, top.digest)
             return image
         finally:
-            lock.release()
+            await lock.give_back(executor)
 
     async def _answered(self, answers: Answers, question: Question, platform: Platform) -> Image | None:
         digest = await in_thread(self._means.executor, answers.find, question)
@@ -183,13 +183,13 @@ class RegistrySource:
         if kept is None:
             self._check_may_fetch(subject)
             lock = self._means.store.lock(digest)
-            await lock.acquire()
+            await lock.acquire(self._means.executor)
             try:
                 kept = await self._kept(digest)
                 if kept is None:
                     return await self._keep(await self._twice(lambda: self._from_registry(expected, subject)))
             finally:
-                lock.release()
+                await lock.give_back(self._means.executor)
         return checked(kept, expected, subject, None if isinstance(expected, Digest) else expected.media_type)
 
     async def _twice(self, fetch: Callable[[], Awaitable[Document]]) -> Document:
@@ -232,10 +232,10 @@ class RegistrySource:
         cached = await self.find(descriptor)
         if cached is None:
             lock = self._means.store.lock(descriptor.digest)
-            if not lock.try_acquire():
+            if not await lock.attempt(self._means.executor):
                 self._means.on_event(Waiting(str(self._reference), descriptor.digest))
                 with part.lane(Stage.DOWNLOAD) as lane, waiting(lane, Wait.OTHERS):
-                    await lock.acquire()
+                    await lock.acquire(self._means.executor)
             try:
                 cached = await self.find(descriptor)  # published while we waited
                 if cached is None:
@@ -243,7 +243,7 @@ class RegistrySource:
                         yield coming
                     return
             finally:
-                lock.release()
+                await lock.give_back(self._means.executor)
         try:
             yield Cached(self._means, cached)
         finally:
@@ -312,7 +312,7 @@ class RegistrySource:
                 group.create_task(download())
                 yield Coming(means, partial, blame)
         finally:
-            partial.close()
+            await in_thread(means.executor, partial.close)
 
     async def fetch(self, descriptor: Descriptor, target: Target, rank: int, part: Part, *, is_all: bool) -> None:
         """Fetches what a target lacks of a blob, and no more.

@@ -9,6 +9,7 @@ from tests.campaigns.campaign import Campaign
 from tests.campaigns.concurrency import Concurrency, HandOver
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
+from tests.campaigns.forgery import Forgery
 from tests.campaigns.powercut import PowerCut
 from tests.campaigns.refusal import Refusal
 from tests.campaigns.registry import Permanent, Registry
@@ -22,6 +23,7 @@ CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
         Errnos,
         PowerCut,
         BitRot,
+        Forgery,
         Concurrency,
         HandOver,
         Registry,

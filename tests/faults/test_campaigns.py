@@ -17,6 +17,7 @@ from tests.campaigns.campaign import Campaign, Missed, Unavailable, run
 from tests.campaigns.concurrency import Concurrency, HandOver
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
+from tests.campaigns.forgery import Forgery
 from tests.campaigns.powercut import PowerCut
 from tests.campaigns.refusal import Refusal
 from tests.campaigns.registry import Permanent, Registry
@@ -54,6 +55,10 @@ async def test_a_power_cut_makes_nobody_believe_what_is_wrong() -> None:
 
 async def test_a_flipped_bit_in_the_cache_is_found_and_mended() -> None:
     await short(BitRot(), 14)
+
+
+async def test_a_forged_file_of_the_cache_is_a_miss_or_a_typed_error() -> None:
+    await short(Forgery(), 60)
 
 
 async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from fastpull.cache.locks import FileLock
 from fastpull.cache.slots import Slots
 from fastpull.cache.store import Store
 
+EXECUTOR = ThreadPoolExecutor(2)
 HOLDER = """
 import asyncio, sys
+from concurrent.futures import ThreadPoolExecutor
 from fastpull.cache.slots import Slots
 from fastpull.cache.store import Store
 
 async def hold():
-    async with Slots(Store(sys.argv[1]).slot, 2).hold():
+    async with Slots(Store(sys.argv[1]).slot, 2, ThreadPoolExecutor(1)).hold():
         print("held", flush=True)
         await asyncio.sleep(100)
 
@@ -25,7 +31,7 @@ asyncio.run(hold())
 
 
 async def test_no_more_than_the_places_are_held_at_once(tmp_path: Path) -> None:
-    slots = Slots(Store(str(tmp_path)).slot, 3)
+    slots = Slots(Store(str(tmp_path)).slot, 3, EXECUTOR)
     now, most = 0, 0
 
     async def work() -> None:
@@ -38,11 +44,12 @@ async def test_no_more_than_the_places_are_held_at_once(tmp_path: Path) -> None:
 
     await asyncio.gather(*(work() for _ in range(12)))
     assert (now, most) == (0, 3)
+    await slots.close()
     assert not [name for name in os.listdir(tmp_path / "v1/locks") if name.startswith("slot")]
 
 
 async def test_other_processes_count_and_the_dead_do_not(tmp_path: Path) -> None:
-    slots = Slots(Store(str(tmp_path)).slot, 2)
+    slots = Slots(Store(str(tmp_path)).slot, 2, EXECUTOR)
     holders = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", HOLDER, str(tmp_path), stdout=asyncio.subprocess.PIPE
@@ -66,7 +73,7 @@ async def test_other_processes_count_and_the_dead_do_not(tmp_path: Path) -> None
 
 
 async def test_a_place_is_given_back_when_its_holder_is_cancelled(tmp_path: Path) -> None:
-    slots = Slots(Store(str(tmp_path)).slot, 1)
+    slots = Slots(Store(str(tmp_path)).slot, 1, EXECUTOR)
 
     async def hold() -> None:
         async with slots.hold():
@@ -78,3 +85,93 @@ async def test_a_place_is_given_back_when_its_holder_is_cancelled(tmp_path: Path
     await asyncio.gather(task, return_exceptions=True)
     async with asyncio.timeout(5), slots.hold():
         pass
+
+
+class Probes:
+    """Counts how often lock files are looked at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        real = FileLock.try_acquire
+
+        def counted(lock: FileLock) -> bool:
+            self.count += 1
+            return real(lock)
+
+        monkeypatch.setattr(FileLock, "try_acquire", counted)
+
+
+async def test_tasks_that_wait_look_together_and_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand waiting tasks cost the server as much as one."""
+    store = Store(str(tmp_path))
+    others = [store.slot(number) for number in range(4)]
+    assert all(lock.try_acquire() for lock in others)
+    probes, slots = Probes(monkeypatch), Slots(store.slot, 4, EXECUTOR)
+    waiting = [asyncio.create_task(slots.hold().__aenter__()) for _ in range(1000)]
+    await asyncio.sleep(2.5)
+    assert 3 <= probes.count <= 12, "pauses of 50 ms, 100 ms, 200 ms and so on, less the jitter"
+    others[2].release()
+    await asyncio.wait(waiting, timeout=15, return_when=asyncio.FIRST_COMPLETED)
+    assert sum(task.done() for task in waiting) == 1
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await slots.close()
+
+
+async def test_a_permit_goes_from_range_to_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes, slots = Probes(monkeypatch), Slots(Store(str(tmp_path)).slot, 2, EXECUTOR)
+    for _ in range(100):
+        async with slots.hold():
+            await asyncio.sleep(0)
+    assert probes.count == 1
+    await slots.close()
+    assert os.listdir(tmp_path / "v1/locks") == []
+
+
+async def test_a_permit_that_nobody_wants_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastpull.cache.slots._IDLE_SECONDS", 0.05)
+    slots = Slots(Store(str(tmp_path)).slot, 1, EXECUTOR)
+    async with slots.hold():
+        pass
+    async with asyncio.timeout(5):
+        while os.listdir(tmp_path / "v1/locks"):  # noqa: ASYNC110  # files tell nobody
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(5), slots.hold():
+        pass
+    await slots.close()
+
+
+async def test_other_processes_get_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastpull.cache.slots._TURN_SECONDS", 0.1)
+    store = Store(str(tmp_path))
+    busy, other = (Slots(store.slot, 1, EXECUTOR) for _ in range(2))
+
+    async def work() -> None:
+        while True:
+            async with busy.hold():
+                await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(work()) for _ in range(5)]
+    async with asyncio.timeout(30), other.hold():
+        pass
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await busy.close()
+    await other.close()
+
+
+async def test_an_error_reaches_a_task_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(Store(str(tmp_path)).slot, 2, EXECUTOR)
+
+    def fail(_: FileLock) -> bool:
+        raise OSError("no")
+
+    monkeypatch.setattr(FileLock, "try_acquire", fail)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no"):
+            await asyncio.wait_for(slots.hold().__aenter__(), 5)
+    await slots.close()
