@@ -84,10 +84,19 @@ def read_records(folder: CacheFolder, size: int) -> list[Record]:
 
 
 def parse_records(content: bytes, size: int) -> list[Record]:
-    """Return the sound records of a journal that lie within a blob of ``size`` bytes."""
+    """Return the sound records of a journal that lie within a blob of ``size`` bytes, by offset.
+
+    No two of them overlap: no range is written twice, and a forged journal must not have one read again and again.
+    """
     cut = len(content) - len(content) % _RECORD.size
     found = (Record.from_bytes(content[at : at + _RECORD.size]) for at in range(0, cut, _RECORD.size))
-    return [record for record in found if record and record.length and record.offset + record.length <= size]
+    within = [record for record in found if record and record.length and record.offset + record.length <= size]
+    records, stop = list[Record](), 0
+    for record in sorted(within, key=lambda record: record.offset):
+        if record.offset >= stop:
+            records.append(record)
+            stop = record.offset + record.length
+    return records
 
 
 def holds(fd: int, record: Record, buffer: bytearray) -> bool:

@@ -211,7 +211,7 @@ class LayerIndex(Sequence[Entry]):
         """
         try:
             return cls._parse(content)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"no index of this version: {error!r}") from error
 
     @classmethod

@@ -181,7 +181,7 @@ class Forgery(Campaign):
 
         def endless() -> None:
             path.write_bytes(b"")
-            os.truncate(path, 1 << 45)
+            os.truncate(path, 1 << 40)
 
         plants: list[Callable[[], object]] = [
             lambda: os.mkfifo(path),
@@ -286,7 +286,7 @@ def _forged_journal(choose: random.Random, content: bytes) -> bytes:
     hostile = (0, 1, RECORD_SIZE, 1 << 20, 1 << 31, 1 << 63, (1 << 64) - 1)
     for _ in range(choose.choice([1, 2, 5])):
         old = choose.choice(records)
-        offset, length = choose.choice([old.offset, *hostile]), choose.choice([old.length, old.length + 1, *hostile])
+        offset, length = choose.choice([old.offset, *hostile]), choose.choice([old.length, old.length ^ 1, *hostile])
         records.insert(
             choose.randrange(len(records) + 1),
             Record(offset, length, choose.choice([old.fingerprint, choose.getrandbits(64)])),

@@ -61,3 +61,9 @@ def test_an_entry_costs_little() -> None:
     entries = [Entry(b"%06d" % number, EntryType.FILE) for number in range(1000)]
     columns = LayerIndex.of(entries).columns
     assert sum(map(len, columns)) / 1000 <= 45 + 6
+
+
+def test_a_head_without_end_of_nesting_is_no_index() -> None:
+    head = json.dumps({"columns": "DEEP"}).replace('"DEEP"', "[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match="no index of this version"):
+        LayerIndex.from_bytes(b"fastpull index 1\n" + head.encode() + b"\n")

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from fastpull.cache.journal import Record
+from fastpull.cache.journal import Record, parse_records
 from fastpull.cache.partial import Partial
 from fastpull.cache.store import Store
 from fastpull.errors import CacheError
@@ -163,6 +164,16 @@ def test_records_beyond_the_blob_are_not_believed(store: Store) -> None:
     with open(first.journal_path, "wb") as journal:
         journal.write(Record(99_990, 20, 1).to_bytes() + Record(0, 1 << 63, 1).to_bytes())
     assert begin(store).resumed == 0
+
+
+def test_a_journal_has_no_range_read_twice() -> None:
+    records = [Record(offset, length, 1) for offset, length in [(50, 10), (0, 20), (55, 30), (10, 5), (60, 1), (0, 20)]]
+    found = parse_records(b"".join(record.to_bytes() for record in records), 100)
+    assert [(record.offset, record.length) for record in found] == [(0, 20), (50, 10), (60, 1)]
+    many = b"".join(Record(2 * number, 1, 1).to_bytes() for number in reversed(range(200_000)))
+    began = time.monotonic()
+    assert len(parse_records(many, 1 << 20)) == 200_000
+    assert time.monotonic() - began < 20
 
 
 def test_there_is_one_partial_at_a_time(store: Store) -> None:
