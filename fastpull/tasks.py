@@ -37,8 +37,12 @@ def check_stopped(is_stopped: Callable[[], bool]) -> None:
         raise Aborted
 
 
-class _TaskGroup(asyncio.TaskGroup):
-    """A task group that knows its tasks."""
+class TaskGroup(asyncio.TaskGroup):  # noqa: TID251
+    """A task group that knows its tasks, made by `task_group`.
+
+    Attributes:
+        unfinished: the tasks that have not ended.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,6 +55,7 @@ class _TaskGroup(asyncio.TaskGroup):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
+        """See `asyncio.TaskGroup.create_task`."""
         task = super().create_task(coro, name=name, context=context)
         self.unfinished.add(task)
         task.add_done_callback(self.unfinished.discard)
@@ -58,7 +63,7 @@ class _TaskGroup(asyncio.TaskGroup):
 
 
 @asynccontextmanager
-async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+async def task_group() -> AsyncIterator[TaskGroup]:
     """A task group whose failure is the first error that broke it, and not a group of one.
 
     A cancellation from outside goes before the errors of the group: a caller that handles those would go on as if it
@@ -68,7 +73,7 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
     assert task is not None, "used outside of a task"
     before = task.cancelling()
     try:
-        async with _TaskGroup() as group:
+        async with TaskGroup() as group:
             yield group
             # before Python 3.13 a group that fails while it is left counts its own cancellation as one from outside
             while group.unfinished:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastpull.registry.client import BlobBody, RegistryClient
     from fastpull.registry.flows import Flow
     from fastpull.registry.lanes import Lanes
-    from fastpull.tasks import Turn
+    from fastpull.tasks import TaskGroup, Turn
     from fastpull.trace import Lane
 
 _BATCH = MIB
@@ -153,7 +153,7 @@ class Download:
                         break
                     self._start(group, _Stretch(*span, turn, asked))
 
-    def _start(self, group: asyncio.TaskGroup, stretch: _Stretch, *, alone: bool = False) -> asyncio.Task[None]:
+    def _start(self, group: TaskGroup, stretch: _Stretch, *, alone: bool = False) -> asyncio.Task[None]:
         task = group.create_task(self._fetch(stretch, alone=alone))
         # a task that is cancelled before its first step never reaches what it would do at its end
         task.add_done_callback(lambda _: stretch.turn.release())
@@ -201,13 +201,12 @@ class Download:
 
     async def _stream(self, stretch: _Stretch, alone: bool, lane: Lane, *, may_lag: bool) -> None:
         lane.wait(stretch.asked, clock(), Wait.CONNECTION)
-        digest, loop = self._descriptor.digest, asyncio.get_running_loop()
+        digest, loop, limit = self._descriptor.digest, asyncio.get_running_loop(), asyncio.timeout(None)
         try:
-            async with AsyncExitStack() as stack:
-                limit = await stack.enter_async_context(asyncio.timeout(None))
+            async with limit, AsyncExitStack() as stack:
 
                 def on_lag() -> None:
-                    if may_lag:
+                    if may_lag and not self._is_whole:  # a whole blob would begin again from its first byte
                         limit.reschedule(loop.time())
 
                 flow = stack.enter_context(self._lanes.flows.watched(on_lag, lambda: self._client.is_paused(digest)))
@@ -224,7 +223,9 @@ class Download:
                     await self._receive(body, stretch, flow)
                 finally:
                     lane.work(answered, clock(), size=stretch.start - body.start)
-        except TimeoutError as error:  # all others were translated
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
             raise _Lagging from error
 
     async def _receive(self, body: BlobBody, stretch: _Stretch, flow: Flow) -> None:

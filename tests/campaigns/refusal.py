@@ -16,7 +16,7 @@ from tests.support.layers import file, stored
 from tests.support.registry import Account, Fault, FaultyRegistry, redirect, status
 
 _LAYERS = 5
-_LONGEST_DELAY_SECONDS = 0.03
+_LONGEST_DELAYS_SECONDS = (0.03, 0.005)
 _LIMIT_SECONDS = 20.0
 _NAME, _TAG = "test/refused", "v1"
 
@@ -43,7 +43,8 @@ class Refusal(Campaign):
     async def trial(self, choose: random.Random, folder: Path) -> None:
         kind = sorted(_REFUSALS)[int(folder.name) % len(_REFUSALS)]
         fault, expected = _REFUSALS[kind]
-        delays = [choose.uniform(0, _LONGEST_DELAY_SECONDS) for _ in range(_LAYERS)]
+        longest = choose.choice(_LONGEST_DELAYS_SECONDS)
+        delays = [choose.uniform(0, longest) for _ in range(_LAYERS)]
         refused, has_tokens = choose.randrange(_LAYERS), choose.random() < 0.5
         async with FaultyRegistry() as registry:
             registry.account = Account() if has_tokens else None
