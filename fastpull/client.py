@@ -23,7 +23,7 @@ from fastpull.finish import Finisher
 from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
 from fastpull.policy import load_policy
-from fastpull.progress import OnEvent, Resolved, Warned, ignore
+from fastpull.progress import Copying, OnEvent, Resolved, Warned, ignore
 from fastpull.registry.keyring import Keyring
 from fastpull.registry.registries import Registries
 from fastpull.registry.registries_conf import load_registries_conf
@@ -35,7 +35,7 @@ from fastpull.sources.desk import Desk
 from fastpull.sources.local import is_path, local_advice, path_of
 from fastpull.sources.open import Opener
 from fastpull.sources.registry import RegistrySource
-from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, task_group
+from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, repeating, task_group
 from fastpull.trace import Stage
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fastpull.oci.image import Image
     from fastpull.runtimes.base import Dialect
     from fastpull.sinks.base import Sink
+    from fastpull.sinks.squashfs.assembly import SquashfsReport
     from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sources.base import Source
     from fastpull.trace import Trace
@@ -343,7 +344,7 @@ class Client:
                 finished = found
                 self._warn_again(finished, image.source)
             started = time.monotonic()
-            output = await in_thread(self._files, sink.take, finished, abort=sink.cancel)
+            output = await self._copy(image.source, finished, sink)
             seconds = time.monotonic() - started
             if output is None:
                 await self._finisher.drop(finished)
@@ -353,6 +354,15 @@ class Client:
             else:
                 return PullReport.of_finished(image, output, seconds, finished.facts)
         return None
+
+    async def _copy(self, source: str, finished: FinishedImage, sink: Squashfs) -> SquashfsReport | None:
+        from fastpull.engine import TICK_SECONDS  # noqa: PLC0415  # see `_workshop`
+
+        def tell() -> None:
+            self._on_event(Copying(source, finished.size, sink.copied))
+
+        async with repeating(TICK_SECONDS, tell):
+            return await in_thread(self._files, sink.take, finished, abort=sink.cancel)
 
     def _key(self, image: Image, recipe: Recipe) -> ImageKey:
         is_trusted = self.settings.share_images or not self._store.files.is_shared

@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -26,7 +25,7 @@ from fastpull.layers.merge import merge
 from fastpull.layers.quota import Quota
 from fastpull.meter import Meter, waiting
 from fastpull.progress import Committing, LayerDone, LayerProgress, OnEvent, Warned
-from fastpull.tasks import Passage, Turns, give_back_freed_memory, in_thread, task_group
+from fastpull.tasks import Passage, Turns, give_back_freed_memory, in_thread, repeating, task_group
 from fastpull.trace import Stage, Wait
 from fastpull.unpack import LayerWork
 
@@ -47,7 +46,8 @@ T = TypeVar("T")
 
 _MANY_ENTRIES = 200_000
 """From so many on, what the scanners' threads have freed is worth having again: of a million entries 105 MiB."""
-_TICK_SECONDS = 0.1
+TICK_SECONDS = 0.1
+"""Between two events on the progress of the same thing."""
 _PATIENCE_SECONDS = 0.5
 """How long layers wait for a larger one to be opened: it takes milliseconds, unless somebody else is downloading it."""
 
@@ -342,7 +342,8 @@ class _Blobs:
         self._image = image
         self._source = source
         self._workshop = workshop
-        self._active: dict[int, LayerWork] = {}
+        self._open: dict[int, tuple[LayerWork, Blob]] = {}
+        self._told: dict[int, tuple[int, int, int]] = {}
         self._parts = [meter.layer(number, self._title(number)) for number in range(len(image.layers))]
         self._passage = Passage(_PATIENCE_SECONDS)
         self.by_size = sorted(range(len(image.layers)), key=lambda number: -image.layers[number].blob.size)
@@ -368,6 +369,7 @@ class _Blobs:
             part = self._parts[number]
             work = LayerWork(layer, number, subject, self._workshop.helpers, self._workshop.windows, part)
             async with self._source.open_blob(layer.blob, rank, part) as blob:
+                self._open[number] = work, blob
                 try:
                     await pass_in_order()
                     result = await self._on_thread(work, rank, work_on, blob)
@@ -385,13 +387,15 @@ class _Blobs:
                         with suppress(LockLost):
                             await blob.accept(work.fingerprint)
                     raise
+                finally:
+                    del self._open[number]
                 try:
                     await blob.accept(work.fingerprint)
                 except LockLost as error:
                     self._workshop.on_event(Warned(source, str(error)))
                     continue
                 self.cached += blob.is_cached
-                self._tell(work)
+                self._tell(work, blob)
                 self._workshop.on_event(
                     LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached)
                 )
@@ -419,34 +423,24 @@ class _Blobs:
         with self._parts[work.number].lane(Stage.READ) as lane, waiting(lane, Wait.TURN):
             turn = await self._workshop.turns.acquire(rank)
         with turn:
-            self._active[work.number] = work
-            try:
-                abort = partial(work.abort, blob)
-                return await in_thread(self._workshop.workers, work_on, work, blob, abort=abort)
-            finally:
-                del self._active[work.number]
+            abort = partial(work.abort, blob)
+            return await in_thread(self._workshop.workers, work_on, work, blob, abort=abort)
 
-    @asynccontextmanager
-    async def progress(self) -> AsyncIterator[None]:
-        """Tells, as long as the context lasts, how far the layers at hand have come."""
+    def progress(self) -> AbstractAsyncContextManager[None]:
+        """Tell, as long as the context lasts, how far the open blobs have come."""
+        return repeating(TICK_SECONDS, self._tell_all)
 
-        async def tick() -> None:
-            while True:
-                await asyncio.sleep(_TICK_SECONDS)
-                for work in self._active.values():
-                    self._tell(work)
-
-        async with task_group() as group:  # an exception of `on_event` ends the work, and reaches the caller
-            ticker = group.create_task(tick())
-            try:
-                yield
-            finally:
-                ticker.cancel()
+    def _tell_all(self) -> None:
+        for work, blob in list(self._open.values()):
+            self._tell(work, blob)
 
     def _title(self, number: int) -> str:
         blob = self._image.layers[number].blob
         return f"layer {number + 1} of {len(self._image.layers)}, {blob.digest.short}, {blob.size} bytes"
 
-    def _tell(self, work: LayerWork) -> None:
-        blob = work.layer.blob
-        self._workshop.on_event(LayerProgress(self._image.source, blob.digest, blob.size, work.read, work.unpacked))
+    def _tell(self, work: LayerWork, blob: Blob) -> None:
+        state = (work.read, work.unpacked, blob.present)
+        if self._told.get(work.number) != state:
+            self._told[work.number] = state
+            layer = work.layer.blob
+            self._workshop.on_event(LayerProgress(self._image.source, layer.digest, layer.size, *state))

@@ -62,6 +62,7 @@ class LayerProgress:
         size: of the blob, in bytes.
         read: how much of it was verified, and unpacked where it is unpacked.
         unpacked: uncompressed bytes so far; 0 when a cache is warmed.
+        present: how much of the blob is on this machine, downloaded or cached.
     """
 
     source: str
@@ -69,6 +70,7 @@ class LayerProgress:
     size: int
     read: int
     unpacked: int
+    present: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,21 @@ class Committing:
 
     source: str
     entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """A finished image is being copied out of the cache.
+
+    Attributes:
+        source: the image.
+        size: of the file, in bytes.
+        copied: so far.
+    """
+
+    source: str
+    size: int
+    copied: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +220,7 @@ Event: TypeAlias = (
     | LayerDone
     | Retrying
     | Committing
+    | Copying
     | Unchanged
     | Warned
     | NodeProgress

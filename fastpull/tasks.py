@@ -84,6 +84,23 @@ async def task_group() -> AsyncIterator[TaskGroup]:
         raise _first(failures) from failures
 
 
+@asynccontextmanager
+async def repeating(seconds: float, function: Callable[[], None]) -> AsyncIterator[None]:
+    """Call a function every so many seconds while the context lasts. Its exception ends the body, and is raised."""
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            function()
+
+    async with task_group() as group:
+        task = group.create_task(repeat())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = failures
     while isinstance(error, BaseExceptionGroup):

@@ -1,17 +1,24 @@
-"""Telling what happens: a live line per layer on a terminal, plain lines elsewhere, JSON for machines."""
+"""Telling what happens: a display that moves on a terminal, plain lines elsewhere, JSON for machines."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
+from fastpull.cli.display import Display, is_live
+from fastpull.cli.layout import lines, total_line
+from fastpull.cli.tracker import Tracker, node_name
 from fastpull.cli.words import error_summary, plain, size_of
+from fastpull.errors import printable
 from fastpull.progress import (
     Committing,
+    Copying,
     Event,
     LayerDone,
     LayerProgress,
@@ -25,13 +32,9 @@ from fastpull.progress import (
 )
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    import fastpull
     from fastpull.errors import FastpullError
 
 _LINE_SECONDS = 5.0
-_MAX_LIVE_LINES = 24
 
 
 class Console(Protocol):
@@ -68,9 +71,8 @@ def console_for(options: argparse.Namespace, data_to: TextIO | None = None) -> C
         return JsonConsole()
     if options.quiet:
         return QuietConsole(data_to)
-    if sys.stderr.isatty():
-        return LiveConsole(options.verbose, data_to, shows_nodes=getattr(options, "mpi", False))
-    return LineConsole(options.verbose, data_to)
+    kind = LiveConsole if is_live(sys.stderr) else LineConsole
+    return kind(options.verbose, data_to, shows_nodes=getattr(options, "mpi", False))
 
 
 class QuietConsole:
@@ -98,7 +100,7 @@ class QuietConsole:
         self._say(f"fastpull: error: {error}")
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 class JsonConsole(QuietConsole):
@@ -126,24 +128,20 @@ class JsonConsole(QuietConsole):
 class LineConsole(QuietConsole):
     """Tells in lines, for logs: what begins and ends, and every few seconds how far it is."""
 
-    def __init__(self, verbose: bool, data_to: TextIO | None = None) -> None:
+    def __init__(self, verbose: bool, data_to: TextIO | None = None, *, shows_nodes: bool = False) -> None:
         super().__init__(data_to)
         self._verbose = verbose
-        self._layers: dict[tuple[str, str], LayerProgress] = {}
+        self._tracker = Tracker(shows_nodes=shows_nodes)
         self._nodes: dict[tuple[str, int], NodeProgress] = {}
-        self._sizes: dict[str, int] = {}
         self._last = time.monotonic()
 
     def on_event(self, event: Event) -> None:
         """Tells an event."""
-        if isinstance(event, Resolved):
-            self._sizes[event.image.source] = event.image.size
-        if isinstance(event, LayerProgress):
-            self._layers[event.source, str(event.digest)] = event
-            self._tell_progress(event.source)
-        elif isinstance(event, NodeProgress):
+        self._note(event)
+        if isinstance(event, NodeProgress):
             self._nodes[event.source, event.rank] = event
-            self._tell_nodes(event.source)
+        if isinstance(event, LayerProgress | Copying | NodeProgress):
+            self._tell_progress(event)
         elif isinstance(event, NodeDone):
             self._say(_node_done(event))
         elif words := self._words(event):
@@ -151,18 +149,21 @@ class LineConsole(QuietConsole):
 
     def result(self, value: object, words: str, data: str = "") -> None:
         """Tells the words, and the data."""
-        if words:
-            self._say(words)
+        for line in words.split("\n") if words else ():
+            self._say(line)
         super().result(value, words, data)
+
+    def _note(self, event: Event) -> None:
+        self._tracker.note(event, time.monotonic())
 
     def _words(self, event: Event) -> str:
         match event:
             case Resolved(image):
                 return f"{image.source}: {image.digest} {image.platform}, {_layers(len(image.layers), image.size)}"
             case Waiting(source, digest):
-                return f"{source}: waiting for {digest.short}, which somebody else is downloading"
+                return f"{source}: waiting for {digest.short}, which another process is downloading"
             case WaitingForImage(source):
-                return f"{source}: waiting for somebody else who is making it"
+                return f"{source}: waiting for another process that is making it"
             case LayerDone() if self._verbose:
                 how = ", was cached" if event.was_cached else ""
                 return f"{event.source}: {event.digest.short} done, {size_of(event.size)}{how}"
@@ -174,109 +175,63 @@ class LineConsole(QuietConsole):
                 return f"warning: {source}: {message}"
         return ""
 
-    def _tell_progress(self, source: str) -> None:
+    def _tell_progress(self, event: LayerProgress | Copying | NodeProgress) -> None:
         now = time.monotonic()
-        if now - self._last >= _LINE_SECONDS:
-            self._last = now
-            read = sum(layer.read for layer in self._layers.values() if layer.source == source)
-            self._say(f"{source}: {size_of(read)} of {size_of(self._sizes.get(source, 0))}")
-
-    def _tell_nodes(self, source: str) -> None:
-        now = time.monotonic()
-        if now - self._last >= _LINE_SECONDS:
-            self._last = now
-            nodes = [node for node in self._nodes.values() if node.source == source]
-            whole = sum(node.read >= node.size for node in nodes)
-            least = min(nodes, key=lambda node: node.read)
-            sizes = f"{size_of(sum(node.read for node in nodes))} of {size_of(sum(node.size for node in nodes))}"
-            self._say(f"{source}: {whole} of {len(nodes)} nodes have all, {sizes}; {_node(least)} has least")
+        if now - self._last < _LINE_SECONDS:
+            return
+        self._last = now
+        if not isinstance(event, NodeProgress):
+            self._say(total_line(self._tracker.total(now)))
+            return
+        nodes = [node for node in self._nodes.values() if node.source == event.source]
+        whole = sum(node.read >= node.size for node in nodes)
+        least = min(nodes, key=lambda node: node.read)
+        sizes = f"{size_of(sum(node.read for node in nodes))} of {size_of(sum(node.size for node in nodes))}"
+        self._say(f"{event.source}: {whole} of {len(nodes)} nodes have all, {sizes}; {node_name(least)} has least")
 
 
 class LiveConsole(LineConsole):
-    """Tells with a line per layer, or per node of an MPI job, that moves; for terminals."""
+    """Tells with a total and a line for each layer, image or node that move; for terminals."""
 
     def __init__(self, verbose: bool, data_to: TextIO | None = None, *, shows_nodes: bool = False) -> None:
-        super().__init__(verbose, data_to)
+        super().__init__(verbose, data_to, shows_nodes=shows_nodes)
         self._shows_nodes = shows_nodes
+        self._lock = threading.Lock()  # events come on the event loop's thread, the display draws on its own
+        self._display: Display | None = None
 
     def __enter__(self) -> Self:
-        from rich.console import Console as Terminal  # noqa: PLC0415  # only a terminal has to load it
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
-
-        self._tasks: dict[tuple[str, str], TaskID] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TextColumn("{task.fields[state]}", markup=False),
-            console=Terminal(stderr=True),
-            transient=True,
-        )
-        self._progress.start()
+        self._tracker = Tracker(shows_nodes=self._shows_nodes)
+        self._display = Display(sys.stderr, self._render)
+        self._display.open()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._display is not None:
+            self._display.close()
+            self._display = None
 
-    def on_event(self, event: Event) -> None:
-        """Moves the lines, and prints above them what is to stay."""
-        match event:
-            case Resolved(image) if not self._shows_nodes:
-                for layer in image.layers:
-                    self._line(image.source, layer.blob.digest, layer.blob.size)
-            case LayerProgress():
-                self._show(event, "unpacking" if event.unpacked else "")
-            case LayerDone():
-                self._show(event, "was cached" if event.was_cached else "done")
-            case NodeProgress():
-                self._show_node(event, event.read, "")
-            case NodeDone():
-                self._show_node(event, None, "failed" if event.error else "done")
-                self._say(_node_done(event))
-            case Committing():
-                for task in self._tasks.values():
-                    self._progress.update(task, state="finishing")
-        if words := self._words(event):
-            self._say(words)
+    def result(self, value: object, words: str, data: str = "") -> None:
+        """Tells the words, and the data, which may go to the same terminal."""
+        with self._display.paused() if self._display is not None else contextlib.nullcontext():
+            super().result(value, words, data)
 
-    def _line(self, source: str, digest: fastpull.Digest, size: int) -> TaskID:
-        key = source, str(digest)
-        if key not in self._tasks:
-            self._tasks[key] = self._progress.add_task(
-                digest.short, total=size, state="", visible=len(self._tasks) < _MAX_LIVE_LINES
-            )
-        return self._tasks[key]
+    def _note(self, event: Event) -> None:
+        with self._lock:
+            super()._note(event)
 
-    def _show(self, event: LayerProgress | LayerDone, state: str) -> None:
-        task = self._line(event.source, event.digest, event.size)
-        is_done = isinstance(event, LayerDone)
-        read = event.size if isinstance(event, LayerDone) else event.read
-        visible = len(self._tasks) <= _MAX_LIVE_LINES or not is_done
-        self._progress.update(task, completed=read, state=state, visible=visible)
+    def _tell_progress(self, event: LayerProgress | Copying | NodeProgress) -> None:
+        """Tells nothing: the display shows it."""
 
-    def _show_node(self, event: NodeProgress | NodeDone, read: int | None, state: str) -> None:
-        key, size = (event.source, _node(event)), self._sizes.get(event.source)
-        if key not in self._tasks:
-            visible = len(self._tasks) < _MAX_LIVE_LINES
-            self._tasks[key] = self._progress.add_task(_node(event), total=size, state="", visible=visible)
-        self._progress.update(self._tasks[key], completed=read, state=state)
-
-    def _say(self, line: str) -> None:
-        if getattr(self, "_progress", None) is not None and self._progress.live.is_started:
-            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        else:
-            super()._say(line)
-
-
-def _node(event: NodeProgress | NodeDone) -> str:
-    return f"rank {event.rank} on {event.host}"
+    def _render(self, columns: int, height: int) -> list[str]:
+        with self._lock:
+            total, rows = self._tracker.total(time.monotonic()), self._tracker.rows()
+            return lines(total, rows, columns, height)
 
 
 def _node_done(event: NodeDone) -> str:
     how = f"done, {size_of(event.fetched)} from the registry, {size_of(event.received)} from other nodes"
     how = f"failed: {event.error}" if event.error else how
-    return f"{event.source}: after {event.seconds:.1f} s {_node(event)} {how}"
+    return f"{event.source}: after {event.seconds:.1f} s {node_name(event)} {how}"
 
 
 def _layers(count: int, size: int) -> str:

@@ -75,7 +75,10 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 def script(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command, and ends the process without the interpreter's own clearing up, which takes 40 ms."""
-    code = main(arguments)
+    try:
+        code = main(arguments)
+    except SystemExit as ended:  # argparse has printed help, or what is wrong
+        code = ended.code if isinstance(ended.code, int) else 0
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

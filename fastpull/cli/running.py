@@ -33,8 +33,12 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     import uvloop  # noqa: PLC0415
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_until_signal(work))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_until_signal(work))
+    finally:
+        signal.signal(signal.SIGINT, before)  # the loop leaves Python's, which ends with a traceback
 
 
 async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
@@ -48,7 +52,7 @@ async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
             os._exit(INTERRUPTED)
         signals.append(number)
         if sys.stderr.isatty():
-            print("\nfastpull: stopping (once more to leave at once)", file=sys.stderr)
+            print("fastpull: stopping (once more to leave at once)", file=sys.stderr)
         task.cancel()
 
     loop = asyncio.get_running_loop()

@@ -36,6 +36,10 @@ class Blob(Protocol):
     is_remote: bool
     is_trusted: bool
 
+    @property
+    def present(self) -> int:
+        """Bytes that are on this machine already, in whatever places."""
+
     def readinto(self, buffer: memoryview, offset: int) -> int:
         """Reads from ``offset``; blocks until a byte is there. Nothing at the end.
 

@@ -53,6 +53,11 @@ class Cached:
         self._blob = blob
         self._aborted = False
 
+    @property
+    def present(self) -> int:
+        """See `fastpull.sources.base.Blob`."""
+        return self._blob.size
+
     def readinto(self, buffer: memoryview, offset: int) -> int:
         """See `fastpull.sources.base.Blob`."""
         if self._aborted:
@@ -90,6 +95,11 @@ class Coming:
         self._means = means
         self._partial = partial
         self._blame = blame
+
+    @property
+    def present(self) -> int:
+        """See `fastpull.sources.base.Blob`."""
+        return self._partial.written
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
         """See `fastpull.sources.base.Blob`."""

@@ -47,6 +47,11 @@ class Extent:
         if self._owns_fd:
             os.close(self._fd)
 
+    @property
+    def present(self) -> int:
+        """See `fastpull.sources.base.Blob`."""
+        return self.size
+
     def readinto(self, buffer: memoryview, offset: int) -> int:
         """Reads from ``offset``; nothing at the end.
 

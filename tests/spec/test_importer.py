@@ -347,7 +347,7 @@ async def test_a_file_that_was_only_touched_is_still_good(registry: FaultyRegist
     ("module", "absent"),
     [
         ("fastpull.importer", {"aiohttp", "fastpull.client", "zstandard"}),
-        ("fastpull.client", {"fastpull.engine", "fastpull.unpack", "fastpull.layers", "isal", "rich"}),
+        ("fastpull.client", {"fastpull.engine", "fastpull.unpack", "fastpull.layers", "isal"}),
     ],
 )
 def test_little_is_loaded_before_it_is_needed(module: str, absent: set[str]) -> None:

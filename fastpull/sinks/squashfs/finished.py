@@ -22,7 +22,7 @@ _COPY = 1 << 20
 
 
 def transfer(
-    image: FinishedImage, staging: FileStaging, check: Callable[[], None], *, hard_link: bool
+    image: FinishedImage, staging: FileStaging, on_copied: Callable[[int], None], *, hard_link: bool
 ) -> Literal["linked", "cloned", "copied"] | None:
     """Fills a staging with a finished image.
 
@@ -33,7 +33,7 @@ def transfer(
     Args:
         image: with its seal.
         staging: created, and empty or not.
-        check: called often; raises if nobody wants the output any more.
+        on_copied: called often with the bytes copied so far; raises if the output is not wanted any more.
         hard_link: whether the output may be another name of the cache's file.
 
     Returns:
@@ -52,17 +52,17 @@ def transfer(
         with contextlib.suppress(OSError):
             fcntl.ioctl(staging.fd, _FICLONE, source)
             return "cloned"
-        return "copied" if _copy(source, staging.fd, image.size, check) == image.seal.fingerprint else None
+        return "copied" if _copy(source, staging.fd, image.size, on_copied) == image.seal.fingerprint else None
     finally:
         os.close(source)
 
 
-def _copy(source: int, target: int, limit: int, check: Callable[[], None]) -> str:
+def _copy(source: int, target: int, limit: int, on_copied: Callable[[int], None]) -> str:
     """Copies a file of ``limit`` bytes, and returns its fingerprint."""
     hasher, buffer, at = xxhash.xxh3_64(), bytearray(_COPY), 0
     view = memoryview(buffer)
     while at < limit and (size := os.preadv(source, [view[: limit - at]], at)):
-        check()
+        on_copied(at)
         hasher.update(view[:size])
         at = pwrite_all(target, at, [view[:size]])
     return hasher.hexdigest()

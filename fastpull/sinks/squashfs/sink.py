@@ -62,6 +62,7 @@ class Squashfs:
     Attributes:
         path: as it was given.
         recipe: all that decides on the bytes, beside the image.
+        copied: bytes that `take` has copied so far; other threads may look.
         on_run: told of each run that `layer` begins to write, until the sink begins again: (layer, run).
 
     Raises:
@@ -100,6 +101,7 @@ class Squashfs:
         self._runs: dict[int, Run] = {}
         self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
+        self.copied = 0
         self._pool: Executor | None = None
         self._crew: Crew | None = None
         self.on_run: Callable[[int, Run], None] = _ignore
@@ -259,7 +261,7 @@ class Squashfs:
             OutputError, Aborted: as from `commit`.
         """
         with output_errors(self._staging.destination):
-            way = transfer(image, self._staging, self._check_cancelled, hard_link=self._hard_link)
+            way = transfer(image, self._staging, self._on_copied, hard_link=self._hard_link)
             if way is None:
                 return None
             report = SquashfsReport.of_finished(self.path, way, image.facts)
@@ -268,6 +270,10 @@ class Squashfs:
             self._staging.publish(self._resources.sync, label)
         self._end()
         return report
+
+    def _on_copied(self, count: int) -> None:
+        self._check_cancelled()
+        self.copied = count
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
