@@ -19,11 +19,22 @@ class Refused(Exception):
     pass
 
 
-def merge_model(layers: Sequence[Sequence[Entry]]) -> Model:
-    tree: Model = {(): ("dir", None)}
+def merge_model(layers: Sequence[Sequence[Entry]], *, takes_lower_files_for_directories: bool = True) -> Model:
+    """The tree of layers.
+
+    Args:
+        layers: from the base to the top.
+        takes_lower_files_for_directories: replace lower files by directories where entries are below them; refuse the
+            layers otherwise, as umoci does.
+    """
+    tree: Model = {(): ("dir", None)} if takes_lower_files_for_directories else _StrictModel({(): ("dir", None)})
     for number, layer in enumerate(layers):
         _apply(tree, number, layer, layers)
     return tree
+
+
+class _StrictModel(dict[Path, tuple[str, int | None]]):
+    """A model that refuses entries below files of any layer."""
 
 
 class _Preview(dict[Path, tuple[str, int | None]]):
@@ -192,7 +203,7 @@ def _make(tree: Model, number: int, path: Path, layers: Sequence[Sequence[Entry]
     ways = [where[:length] for length in range(1, len(where) + 1)]
     for way in ways:
         kind, origin = tree.get(way, ("", None))
-        if kind == "leaf" and origin is not None and origin >> 32 == number:
+        if kind == "leaf" and origin is not None and (origin >> 32 == number or isinstance(tree, _StrictModel)):
             raise Refused("below a non-directory of its own layer")
     for way in ways:
         if tree.get(way, ("", None))[0] != "dir":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
 from fastpull.layers.tree import Directory, Tree
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, opaque, symlink, whiteout
+from tests.support.link_stacks import random_stack
 from tests.support.merge_model import Refused, merge_model
 
 
@@ -481,25 +483,49 @@ def test_any_stack_of_layers_is_as_the_model_has_it(layers: list[list[Entry]]) -
     assert real == model
 
 
+def test_random_stacks_of_links_and_markers_are_as_the_model_has_them() -> None:
+    taken = hidden = 0
+    for seed in range(3000):
+        stack = random_stack(random.Random(seed), ["a", "b", "c"], markers=0.3)
+        layers = [[entry for entry, _ in layer] for layer in stack]
+        real, model = outcome(layers)
+        assert real == model, layers
+        plain = [[entry for entry in layer if b".wh." not in entry.path] for layer in layers]
+        taken += real is not None
+        hidden += real is not None and outcome(plain)[1] is not None and len(real) < len(outcome(plain)[1])
+    assert taken > hidden > 100  # about half are taken, and markers act in a quarter of those
+
+
 @settings(deadline=None, max_examples=300)
 @given(stacks, st.randoms())
-def test_where_markers_stand_in_their_layer_does_not_matter(layers: list[list[Entry]], random: Any) -> None:
-    def is_marker(one: Entry) -> bool:
-        return b".wh." in one.path
+def test_where_markers_stand_in_their_layer_does_not_matter(layers: list[list[Entry]], source: Any) -> None:
+    assert contents(layers) == contents(with_markers_elsewhere(layers, source))
 
-    def contents(stack: list[list[Entry]]) -> Any:
-        real, _ = outcome(stack)
-        if real is None:
-            return None
-        return {
-            path: (kind, origin if origin is None else stack[origin >> 32][origin & 0xFFFFFFFF])
-            for path, (kind, origin) in real.items()
-        }
 
+def test_where_markers_stand_does_not_matter_where_links_are() -> None:
+    for seed in range(500):
+        source = random.Random(seed)
+        layers = [[entry for entry, _ in layer] for layer in random_stack(source, ["a", "b", "c"], markers=0.3)]
+        assert contents(layers) == contents(with_markers_elsewhere(layers, source)), layers
+
+
+def contents(stack: list[list[Entry]]) -> Any:
+    """What is at each path, whatever the number of its entry; None for a refusal."""
+    real, _ = outcome(stack)
+    if real is None:
+        return None
+    return {
+        path: (kind, origin if origin is None else stack[origin >> 32][origin & 0xFFFFFFFF])
+        for path, (kind, origin) in real.items()
+    }
+
+
+def with_markers_elsewhere(layers: list[list[Entry]], source: Any) -> list[list[Entry]]:
+    """The layers with each marker at a random place among the entries of its layer."""
     shuffled = []
     for layer in layers:
-        others = [one for one in layer if not is_marker(one)]
-        for marker in (one for one in layer if is_marker(one)):
-            others.insert(random.randint(0, len(others)), marker)
+        others = [one for one in layer if b".wh." not in one.path]
+        for marker in (one for one in layer if b".wh." in one.path):
+            others.insert(source.randint(0, len(others)), marker)
         shuffled.append(others)
-    assert contents(layers) == contents(shuffled)
+    return shuffled
