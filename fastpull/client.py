@@ -16,6 +16,7 @@ from fastpull.cache.images import ImageKey, Images
 from fastpull.cache.lockscope import local_lock_option
 from fastpull.cache.pins import Pins
 from fastpull.cache.slots import Slots
+from fastpull.cache.stagings import StagingRecords
 from fastpull.cache.store import Store
 from fastpull.config import Settings
 from fastpull.errors import AccessDenied, FastpullError, InvalidSetting, NotFound, OutputError
@@ -227,7 +228,7 @@ class Client:
                 resolve = partial(self._resolved, image, platform, meter)
                 report = await find_unchanged(sink, dialects, resolve, self._files, self._on_event)
             if report is None:
-                async with self._begun(sink, meter, keep_out):
+                async with self._recorded(sink), self._begun(sink, meter, keep_out):
                     image = await self._resolved(image, platform, meter)
                     set_identity(sink, image, dialects if is_known else None)
                     if isinstance(sink, Squashfs) and is_known:
@@ -379,6 +380,19 @@ class Client:
 
         share = partial(SharedBuild.begin, image, source, sink, workshop.files)
         return await Pull(image, source, sink, workshop, meter, dialects, share).run()
+
+    @contextlib.asynccontextmanager
+    async def _recorded(self, sink: Sink) -> AsyncIterator[None]:
+        """Has a sink's staging recorded in the cache, so that ``cache gc`` can remove it if this process is killed."""
+        from fastpull.sinks.destination import note_staging  # noqa: PLC0415  # see `_workshop`
+
+        records = StagingRecords(self._store.files)
+        record = await in_thread(self._files, note_staging, records, getattr(sink, "path", None))
+        try:
+            yield
+        finally:
+            if record is not None:
+                await in_thread(self._files, records.forget, record)
 
     @contextlib.asynccontextmanager
     async def _begun(self, sink: Sink, meter: Meter, keep_out: tuple[str, ...] = ()) -> AsyncIterator[None]:

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from fastpull.cache.answers import Answers
+from fastpull.cache.files import digest_of
 from fastpull.cache.findings import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
 from fastpull.cache.images import FinishedImage, Images
 from fastpull.cache.leftovers import Leftovers
 from fastpull.cache.pins import MAX_PIN_SECONDS, Pins
 from fastpull.cache.refs import Ref, damaged_refs, read_refs, remove_ref
+from fastpull.cache.stagings import StagingRecords
 from fastpull.cache.store import Store, StoredBlob
 from fastpull.config import Settings
 from fastpull.errors import CacheError, FastpullError, InvalidDigest, NotFound
-from fastpull.oci.digest import Digest
+from fastpull.oci.digest import ALGORITHMS, Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.oci.manifest import Manifest, parse_manifest
 from fastpull.oci.reference import Reference
@@ -124,8 +126,10 @@ class Cache:
     ) -> Removed:
         """Removes leftovers, and blobs and finished images by age and by size, the longest unused first.
 
+        Leftovers are also the stagings of this user's killed pulls, wherever they are.
+
         A pull that reads a removed blob reads on; one that comes later fetches it again. Unfinished blobs that somebody
-        is writing stay, and so do finished images that somebody holds.
+        is writing stay, and so do finished images that somebody holds, with their manifests and configs.
 
         Args:
             max_size: of all blobs and finished images together, in bytes, afterwards.
@@ -137,7 +141,10 @@ class Cache:
         patience = _LEFTOVER_SECONDS if max_age_seconds is None else min(_LEFTOVER_SECONDS, max_age_seconds)
         kept: list[StoredBlob | FinishedImage] = [*self._store.blobs(), *self._images.all()]
         excess = sum(one.size for one in kept) - max_size if max_size is not None else 0
+        in_use = self._documents_in_use(max_pin_seconds)
         for one in sorted(kept, key=lambda one: one.last_used):
+            if isinstance(one, StoredBlob) and one.digest in in_use:
+                continue
             too_old = max_age_seconds is not None and now - one.last_used > max_age_seconds
             if too_old or excess > 0:
                 before = removed.freed_bytes
@@ -150,6 +157,7 @@ class Cache:
             if now - partial.last_used > patience and (dry_run or self._leftovers.remove_partial(partial.digest)):
                 removed.freed_bytes += partial.size
         if not dry_run:
+            removed.stagings += StagingRecords(self._store.files).remove_dead()
             self._pins.remove_dead(max_pin_seconds)
             Answers(self._store.files).remove_old()
             self._images.remove_leftovers(_LEFTOVER_SECONDS)
@@ -209,7 +217,7 @@ class Cache:
         A name that may be both is a reference if the cache knows that.
 
         Of an image that is its blobs and finished images, and of the manifest that a digest names its finished images,
-        too. Those that somebody holds stay.
+        too. Those that somebody holds stay, with their manifests and configs and what names them.
 
         Raises:
             InvalidReference, InvalidDigest: ``name`` is neither, or the beginning of several digests.
@@ -229,15 +237,18 @@ class Cache:
             others = [ref for ref in read_refs(self._store.files) if ref.reference != reference]
             needed = {digest for ref in others for digest in self._digests(ref)}
             wanted = {digest: None for ref in mine for digest in self._digests(ref) if digest not in needed}
-            if mine and not dry_run:
-                self._forget_refs(lambda ref: ref.reference == reference)
         manifests = set(wanted)
         for image in list(self._images.all()):
             if image.key.manifest in manifests:
                 self._remove_image(image, removed, dry_run, MAX_PIN_SECONDS)
+        in_use = self._documents_in_use()
         for digest in wanted:
-            if digest in by_digest:
+            if digest in by_digest and digest not in in_use:
                 self._remove(by_digest[digest], removed, dry_run)
+            elif digest in in_use and not removed.pinned:
+                removed.pinned.append(self._store.blob_path(digest))
+        if mine and not dry_run:
+            self._forget_refs(lambda ref: ref.reference == reference and ref.manifest not in in_use)
         if not (removed.blobs or removed.images or removed.pinned or mine):
             raise NotFound(repr(name), f"cache {self.root}", "fastpull cache ls shows what it has")
         if not dry_run:
@@ -256,6 +267,16 @@ class Cache:
         if not found and algorithm is not None and len(digits) in _FULL_LENGTHS:
             return Digest.parse(name)
         return found[0] if found else None
+
+    def _documents_in_use(self, max_pin_seconds: float = MAX_PIN_SECONDS) -> set[Digest]:
+        """Manifests, configs and indexes of the finished images that somebody holds, or is having made."""
+        names = (name.partition(".")[0] for name in self._pins.held(max_pin_seconds))
+        manifests = {digest for name in names for algorithm in ALGORITHMS if (digest := digest_of(algorithm, name))}
+        found = set(manifests)
+        for digest in manifests:
+            if manifest := self._manifest(digest):
+                found.add(manifest.config.digest)
+        return found | {ref.top for ref in read_refs(self._store.files) if ref.manifest in manifests}
 
     def _remove(self, blob: StoredBlob, removed: Removed, dry_run: bool) -> None:
         if dry_run or self._store.remove(blob.digest):

@@ -103,12 +103,14 @@ class Removed:
         blobs: their digests and sizes.
         images: paths and sizes of finished images.
         pinned: paths of those that stay because somebody uses them.
-        freed_bytes: with partial blobs and leftovers.
+        stagings: paths of what killed pulls of this user had left beside their outputs.
+        freed_bytes: with partial blobs and leftovers, without stagings.
     """
 
     blobs: list[StoredBlob] = field(default_factory=list)
     images: list[RemovedImage] = field(default_factory=list)
     pinned: list[str] = field(default_factory=list)
+    stagings: list[str] = field(default_factory=list)
     freed_bytes: int = 0
 
     def add(self, other: Removed) -> None:
@@ -116,6 +118,7 @@ class Removed:
         self.blobs += other.blobs
         self.images += other.images
         self.pinned += other.pinned
+        self.stagings += other.stagings
         self.freed_bytes += other.freed_bytes
 
 

@@ -11,6 +11,7 @@
       pins/                            what is in use, see `fastpull.cache.pins`
       refs/<hash of the reference>     what a reference resolved to
       answers/                         the same, for a job, see `fastpull.cache.answers`
+      stagings/                        where outputs are made, see `fastpull.cache.stagings`
       locks/                           who is at it
       trash/                           on its way out
 

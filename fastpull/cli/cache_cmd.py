@@ -183,6 +183,8 @@ def _tell_removed(options: argparse.Namespace, removed: fastpull.Removed) -> Non
         return
     for blob in removed.blobs:
         print(f"{blob.digest}  {size_of(blob.size):>10}")
+    for path in removed.stagings:
+        print(f"{printable(path)}  left by a killed pull")
     for image in removed.images:
         print(f"{printable(image.path)}  {size_of(image.size):>10}")
     print(f"{'would free' if options.dry_run else 'freed'} {size_of(removed.freed_bytes)}", file=sys.stderr)

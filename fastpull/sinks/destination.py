@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import re
 import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from fastpull.cache.stagings import STAGING_MARK, remove_stale, staging_pattern
 from fastpull.errors import printable
 from fastpull.sinks.marker import Marker, read_marker
 from fastpull.sinks.walk import OutputPlace, find_place
-from fastpull.tarstage import remove_tree
 
-_MARK = b".fastpull-"
+if TYPE_CHECKING:
+    from fastpull.cache.stagings import StagingRecords
+
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_NAME = 200  # of the destination's name in that of its staging: names have 255 bytes
 
@@ -30,6 +31,7 @@ class Destination:
     Attributes:
         path: without symbolic links, once it was opened.
         parent, name: its two parts.
+        staging_prefix: that names of its stagings begin with.
         shown: as it was given, for messages.
     """
 
@@ -76,25 +78,33 @@ class Destination:
     def _set_path(self, path: bytes) -> None:
         self.path = path
         self.parent, self.name = os.path.split(path)
-        self._prefix = b".%s%s" % (self.name[:_MAX_NAME], _MARK)
-        self._pattern = re.compile(re.escape(self._prefix) + rb"[0-9a-f]{8}")
+        self.staging_prefix = b".%s%s" % (self.name[:_MAX_NAME], STAGING_MARK)
 
     def staging_name(self) -> bytes:
         """A name beside the destination that nobody else has."""
-        return self._prefix + secrets.token_hex(4).encode()
+        return self.staging_prefix + secrets.token_hex(4).encode()
 
     def remove_stale(self, parent_fd: int) -> None:
         """Removes this user's stagings of pulls that were killed; what cannot be removed stays."""
-        for name in map(os.fsencode, os.listdir(parent_fd)):
-            if self._pattern.fullmatch(name):
-                with contextlib.suppress(OSError):
-                    fd = os.open(name, _READ, dir_fd=parent_fd)
-                    try:
-                        if os.fstat(fd).st_uid == os.geteuid():
-                            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                            remove_tree(parent_fd, name)
-                    finally:
-                        os.close(fd)
+        remove_stale(parent_fd, staging_pattern(self.staging_prefix))
+
+
+def note_staging(records: StagingRecords, path: object) -> str | None:
+    """Record where the staging of an output will be; None where that is not known, or there is none.
+
+    Args:
+        records: of the cache.
+        path: of the output, as a sink has it.
+    """
+    if not isinstance(path, str | os.PathLike) or path == "-":
+        return None
+    destination = Destination(path)
+    try:
+        place = destination.open()
+    except OSError:
+        return None  # why, is said by the sink
+    os.close(place.folder_fd)
+    return records.note(destination.parent, destination.staging_prefix)
 
 
 def lock_staging(fd: int) -> bool:

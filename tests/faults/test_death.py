@@ -112,6 +112,46 @@ async def test_many_kills_at_random_times_end_in_a_good_pull(
     assert not fastpull.Cache(settings.cache).verify().corrupt
 
 
+@pytest.mark.parametrize("name", ["out", "image.sqsh", "image.tar"])
+async def test_a_collection_removes_the_stagings_of_killed_pulls_and_no_others(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    reference = image(registry)
+    for folder in ("dead", "alive"):
+        (tmp_path / folder).mkdir()
+    killed = await start("pull", reference, "-o", tmp_path / "dead" / name, cache=settings.cache)
+    await until(registry, SIZE // 3)
+    await kill(killed)
+    alike = tmp_path / "dead" / f".{name}.fastpull-notours"
+    alike.mkdir()
+    running = await start("pull", reference, "-o", tmp_path / "alive" / name, cache=settings.cache)
+    await until(registry, SIZE // 2)
+    staged = [sorted(os.listdir(tmp_path / folder)) for folder in ("dead", "alive")]
+    assert list(map(len, staged)) == [2, 1]
+    removed = fastpull.Cache(settings.cache).collect()
+    assert len(removed.stagings) == 1
+    assert os.listdir(tmp_path / "dead") == [alike.name]
+    assert os.listdir(tmp_path / "alive") == staged[1]
+    registry.faults.clear()
+    assert (await end(running)).code == 0
+    assert os.listdir(tmp_path / "alive") == [name]
+    assert not fastpull.Cache(settings.cache).collect().stagings
+    assert os.listdir(Path(settings.cache, "v1/stagings")) == []
+
+
+async def test_a_collection_follows_no_link_to_a_staging(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    killed = await start("pull", image(registry), "-o", tmp_path / "folder/out", cache=settings.cache)
+    await until(registry, SIZE // 3)
+    await kill(killed)
+    (tmp_path / "folder").rename(tmp_path / "elsewhere")
+    (tmp_path / "folder").symlink_to("elsewhere")
+    assert not fastpull.Cache(settings.cache).collect().stagings
+    assert len(os.listdir(tmp_path / "elsewhere")) == 1
+
+
 async def test_a_pull_that_ignores_hangups_goes_on(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:

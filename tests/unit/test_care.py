@@ -4,12 +4,16 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fastpull.cache.care import Cache
+from fastpull.cache.findings import Removed
 from fastpull.cache.owners import Owner
+from fastpull.cache.pins import Holder, Pins
 from fastpull.cache.refs import Ref
 from fastpull.cache.store import Store
 from fastpull.client import Client
@@ -310,3 +314,31 @@ async def test_a_damaged_manifest_is_mended_by_a_pull_by_tag(
         flip(store.blob_path(manifest))
         await client.warm([reference])
     assert cache.verify().is_sound
+
+
+async def test_what_a_pinned_image_needs_stays(registry: FaultyRegistry, settings: Settings, cache: Cache) -> None:
+    """Its manifest and config, and the name that leads to them; the layers go."""
+    reference, holder = publish(registry, [file("a", b"a" * 5000)]), Holder.here("1", "0")
+    offline = replace(settings, pull="never")
+    async with Client(settings) as client:
+        image = await client.resolve(reference)
+        finished = await client.finish(image, holder=holder)
+    documents = {image.digest, image.manifest.config.digest}
+    acts: list[Callable[[], Removed]] = [
+        lambda: cache.collect(max_size=0, max_age_seconds=0),
+        lambda: cache.remove(reference),
+        lambda: cache.remove(str(image.digest)),
+        lambda: cache.remove(str(image.manifest.config.digest)),
+    ]
+    for act in acts:
+        removed = act()
+        assert removed.pinned
+        assert not documents & {blob.digest for blob in removed.blobs}
+        assert {blob.digest for blob in cache.blobs()} == documents
+        async with Client(offline) as client:
+            assert (await client.finish(reference)).path == finished.path
+    Pins(Store(settings.cache).files).release(holder)
+    removed = cache.remove(reference)
+    assert {blob.digest for blob in removed.blobs} == documents
+    assert [gone.path for gone in removed.images] == [finished.path]
+    assert not cache.images()
