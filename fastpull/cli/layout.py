@@ -46,6 +46,14 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
+def part_of(part: int, whole: int) -> str:
+    """Return two sizes in the unit of the whole: ``30.3 of 752.3 MiB``."""
+    shown = size_of(whole)
+    number = shown.split()[0]
+    scale = whole / float(number) if float(number) else 1
+    return f"{part / scale:.{1 if '.' in number else 0}f} of {shown}" if part < whole else f"{number} of {shown}"
+
+
 def percent(part: int, whole: int) -> str:
     """Return a part in percent, 100 % only if nothing is missing."""
     return f"{min(100, 100 * part // whole) if whole > 0 else 100}%"
@@ -62,12 +70,12 @@ def bar(row: Row, width: int) -> str:
 
 def total_line(total: Total, width: int | None = None) -> str:
     """Return the line on all of the work: as much of it as fits, or all of it."""
-    share, sizes = percent(total.read, total.size), f"{size_of(total.read)} of {size_of(total.size)}"
+    share, sizes = percent(total.read, total.size), part_of(total.read, total.size)
     rate, left = f"{size_of(total.rate)}/s", f"{duration(total.left_seconds)} left"
     if total.phase and total.read >= total.size:
         rate, left = "", total.phase
     amounts = f"{sizes} {total.verb}"
-    if total.verb in ("unpacked", "verified"):
+    if total.downloaded and total.verb in ("unpacked", "verified"):
         amounts = f"{size_of(total.downloaded)} downloaded, {amounts}"
     title = cut(printable(total.title), _MAX_NAME)
     forms = [
@@ -86,7 +94,7 @@ def row_line(row: Row, name_width: int, verb: str, width: int) -> str:
     name = cut(printable(row.name), name_width)
     name += " " * (name_width - cell_width(name))
     share = f"{percent(row.read, row.size):>4}"
-    sizes = f"{size_of(row.read)} of {size_of(row.size)}"
+    sizes = part_of(row.read, row.size)
     present = f"{size_of(row.present)} here, {sizes} {verb}" if row.is_active and row.present < row.size else sizes
     forms = [
         f"  {name} [{bar(row, 24)}]  {present}  {row.word}",

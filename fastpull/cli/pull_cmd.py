@@ -51,6 +51,7 @@ examples:
   srun --mpi=pmix fastpull pull --mpi debian:12 -o /local/debian.sqsh
   fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
 
+On a terminal # is what is verified and unpacked of a layer, and = what is downloaded or cached.
 An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
 Credentials are read from where podman, skopeo, docker and enroot keep them: fastpull inspect --auth HOST.
 """

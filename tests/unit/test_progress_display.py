@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.cli.layout import bar, cell_width, cut, duration, lines, percent, row_line, total_line
+from fastpull.cli.layout import bar, cell_width, cut, duration, lines, part_of, percent, row_line, total_line
 from fastpull.cli.tracker import Rate, Row, Total, Tracker
 from fastpull.oci.digest import Digest
 from fastpull.progress import Committing, Copying, Event, LayerDone, LayerProgress, NodeDone, NodeProgress
@@ -91,18 +91,19 @@ def test_active_rows_are_shown_first_and_the_others_collapse() -> None:
 
 def test_the_forms_of_lines() -> None:
     total = Total("debian:12", 100 * MIB, 60 * MIB, 25 * MIB, 50 * MIB, 10 * MIB, 7.6, "", "unpacked")
-    whole = "debian:12  25%  50.0 MiB downloaded, 25.0 MiB of 100.0 MiB unpacked  10.0 MiB/s  0:08 left"
+    whole = "debian:12  25%  50.0 MiB downloaded, 25.0 of 100.0 MiB unpacked  10.0 MiB/s  0:08 left"
     assert total_line(total) == whole
     assert total_line(total, 80) == whole.removeprefix("debian:12  ")
-    assert total_line(total, 50) == "25%  25.0 MiB of 100.0 MiB  10.0 MiB/s  0:08 left"
+    assert total_line(total, 79) == whole.removeprefix("debian:12  ")
+    assert total_line(total, 50) == "25%  25.0 of 100.0 MiB  10.0 MiB/s  0:08 left"
     assert total_line(total, 20) == "25%  0:08 left"
     assert total_line(total, 4) == "25%"
     row = Row("0123456789ab", 12 * MIB, 6 * MIB, 3 * MIB)
     assert row_line(row, 12, "unpacked", 100) == (
-        "  0123456789ab [######======------------]  6.0 MiB here, 3.0 MiB of 12.0 MiB unpacked  downloading"
+        "  0123456789ab [######======------------]  6.0 MiB here, 3.0 of 12.0 MiB unpacked  downloading"
     )
     assert row_line(row, 12, "unpacked", 79) == (
-        "  0123456789ab [######======------------]  3.0 MiB of 12.0 MiB  downloading"
+        "  0123456789ab [######======------------]  3.0 of 12.0 MiB  downloading"
     )
     assert row_line(row, 12, "unpacked", 30) == "0123456789ab [##===-----]  25%"
 
@@ -113,6 +114,28 @@ def test_the_forms_of_lines() -> None:
 )
 def test_time_left_in_words(seconds: float | None, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "words"),
+    [
+        (0, 0, "0 of 0 B"),
+        (7, 379, "7 of 379 B"),
+        (379, 379, "379 of 379 B"),
+        (1024, 1536, "1.0 of 1.5 KiB"),
+        (0, 100 * MIB, "0.0 of 100.0 MiB"),
+        (MIB, 3 << 30, "0.0 of 3.0 GiB"),
+    ],
+)
+def test_two_sizes_share_their_unit(part: int, whole: int, words: str) -> None:
+    assert part_of(part, whole) == words
+
+
+@given(counts, counts)
+def test_a_part_is_never_shown_larger_than_the_whole(part: int, whole: int) -> None:
+    part, whole = sorted((part, whole))
+    first, _, second, _ = part_of(part, whole).split()
+    assert float(first) <= float(second)
 
 
 @given(st.integers(0, 1 << 50), st.integers(1, 1 << 50))
