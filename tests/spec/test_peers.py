@@ -163,6 +163,19 @@ STACKS: dict[str, list[list[Member]]] = {
         ],
         [file("lib/in", b"1", mtime=1), file("abs/lib/too", b"2", mtime=1), whiteout("lib/gone")],
     ],
+    "markers in what replaces a link": [
+        [
+            file("run/keep", b"1", mtime=1),
+            file("run/other", b"2", mtime=1),
+            symlink("var/run", "/run", mtime=1),
+            symlink("var/lock", "../run", mtime=1),
+        ],
+        [folder("var/run"), opaque("var/run"), folder("var/lock"), whiteout("var/lock/keep")],
+    ],
+    "links of the own layer": [
+        [symlink("lib", "usr/lib", mtime=1), file("lib/in", b"1", mtime=1), file("usr/lib/gone", b"2", mtime=1)],
+        [symlink("up", "../../usr", mtime=1), file("up/lib/too", b"3", mtime=1), whiteout("up/lib/gone")],
+    ],
     "names": [
         [
             file(b"caf\xe9/\xff", b"1", mtime=1),

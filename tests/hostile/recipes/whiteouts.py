@@ -33,6 +33,15 @@ RECIPES = [
     recipe("hardlink-as-a-marker", [file("a"), file("b")], [hardlink(".wh.a", "no/such")], gives={"b": "f "}),
     recipe("device-as-a-marker", [file("a"), file("b")], [device(".wh.a", 0, 0)], gives={"b": "f "}),
     recipe("fifo-as-an-opaque-marker", [file("d/a")], [fifo("d/.wh..wh..opq")], gives={"d": "d"}),
+    recipe("marker-of-the-longest-name", [file("n" * 255), file("b")], [whiteout("n" * 255)], gives={"b": "f "}),
+    recipe(
+        "marker-of-a-name-of-256-bytes",
+        [whiteout("n" * 256)],
+        gives=layer_error("name is longer than 255 bytes", "nnn"),
+    ),
+    recipe(
+        "below-a-marker-of-the-longest-name", [file(f".wh.{'n' * 255}/f", b"1")], gives=layer_error(BELOW, "nnn/f'")
+    ),
     recipe("marker-with-content", [file("a"), file("b")], [file(".wh.a", b"content")], gives={"b": "f "}),
     recipe("marker-in-the-first-layer", [whiteout("a"), file("b")], gives={"b": "f "}),
     recipe("overlay-s-own-marker-is-a-device", [file("a")], [device("a", 0, 0)], gives={"a": "c 0:0"}),
@@ -121,6 +130,30 @@ RECIPES = [
         [file("usr/lib/x"), symlink("lib", "usr/lib")],
         [whiteout("lib"), whiteout("lib/x")],
         gives={"usr/lib/x": "f "},
+    ),
+    recipe(
+        "opaque-directory-in-place-of-a-link",
+        [file("run/keep", b"1"), symlink("var/run", "/run")],
+        [folder("var/run"), opaque("var/run")],
+        gives={"run/keep": "f 1", "var/run": "d"},
+    ),
+    recipe(
+        "whiteout-before-the-directory-in-place-of-a-link",
+        [file("run/keep", b"1"), symlink("var/run", "/run")],
+        [whiteout("var/run/keep"), folder("var/run")],
+        gives={"run/keep": "f 1", "var/run": "d"},
+    ),
+    recipe(
+        "opaque-in-an-implied-directory-in-place-of-a-link",
+        [file("run/keep", b"1"), symlink("var/run", "/run")],
+        [opaque("var/run"), file("var/run/x", b"2"), whiteout("var/run")],
+        gives={"run/keep": "f 1", "var/run/x": "f 2"},
+    ),
+    recipe(
+        "opaque-behind-a-link-of-its-own-layer",
+        [file("run/gone", b"1")],
+        [opaque("l"), file("run/x", b"2"), symlink("l", "run"), file("l/y", b"3")],
+        gives={"run/x": "f 2", "run/y": "f 3", "l": "l run"},
     ),
     recipe(
         "marker-in-a-circle-of-links",
