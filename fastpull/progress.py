@@ -92,6 +92,10 @@ class LayerDone:
     was_cached: bool
 
 
+NOTICED_SECONDS = 1.0
+"""A pause from which on users are told why nothing happens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retrying:
     """A request failed, and will be repeated.
@@ -100,7 +104,8 @@ class Retrying:
         host: that was asked.
         reason: what happened, safe for terminals.
         pause_seconds: until the next try.
-        is_repeated: a failure of the same cause was told a moment ago, of this or another connection.
+        is_repeated: a failure of the same cause was told a moment ago, of this or another connection; of one with a
+            pause of at least `NOTICED_SECONDS` only where that had such a pause, too.
     """
 
     host: str

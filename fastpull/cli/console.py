@@ -17,6 +17,7 @@ from fastpull.cli.tracker import Tracker, node_name
 from fastpull.cli.words import error_summary, plain, size_of
 from fastpull.errors import printable
 from fastpull.progress import (
+    NOTICED_SECONDS,
     Committing,
     Copying,
     Event,
@@ -156,6 +157,9 @@ class LineConsole(QuietConsole):
     def _note(self, event: Event) -> None:
         self._tracker.note(event, time.monotonic())
 
+    def _tells_retry(self, pause: float, is_repeated: bool) -> bool:
+        return self._verbose or (pause >= NOTICED_SECONDS and not is_repeated)
+
     def _words(self, event: Event) -> str:
         match event:
             case Resolved(image):
@@ -167,7 +171,7 @@ class LineConsole(QuietConsole):
             case LayerDone() if self._verbose:
                 how = ", was cached" if event.was_cached else ""
                 return f"{event.source}: {event.digest.short} done, {size_of(event.size)}{how}"
-            case Retrying(host, reason, pause, is_repeated) if self._verbose or (pause >= 1 and not is_repeated):
+            case Retrying(host, reason, pause, is_repeated) if self._tells_retry(pause, is_repeated):
                 return f"warning: {reason} (again in {pause:.1f} s from {host})"
             case Committing(source, entries) if self._verbose:
                 return f"{source}: finishing the output of {entries} entries"

@@ -119,7 +119,7 @@ class Registries:
         return known
 
     def _on_retry(self, host: str, error: FastpullError, pause: float) -> None:
-        self._on_event(Retrying(host, str(error), pause, self._causes.is_repeated(host, error)))
+        self._on_event(Retrying(host, str(error), pause, self._causes.is_repeated(host, error, pause)))
 
     def _warn(self, subject: str, message: str) -> None:
         self._on_event(Warned(subject, message))

@@ -21,7 +21,7 @@ from fastpull.progress import Copying, Event
 from fastpull.sinks.squashfs import finished
 from fastpull.writing import pwrite_all
 from tests.support.layers import file, publish
-from tests.support.registry import FaultyRegistry, slow
+from tests.support.registry import FaultyRegistry, slow, status
 from tests.support.terminal import Screen, Terminal
 from tests.support.trees import names
 
@@ -208,3 +208,26 @@ async def test_copies_of_finished_images_show_progress(
     assert {event.size for event in copies} == {(tmp_path / "two.sqsh").stat().st_size}
     assert [event.copied for event in copies] == sorted(event.copied for event in copies)
     assert len({event.copied for event in copies}) > 2
+
+
+async def test_a_network_that_goes_is_told_in_one_line(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
+    image = publish(registry, *[[file(f"data{number}", os.urandom(1000))] for number in range(8)])
+    registry.faults.append(status(502))
+    process = await asyncio.create_subprocess_exec(
+        *FASTPULL,
+        "pull",
+        image,
+        "-o",
+        f"{tmp_path}/out/",
+        "--retries",
+        "3",
+        "--cache",
+        settings.cache,
+        stderr=subprocess.PIPE,
+    )
+    _, told = await process.communicate()
+    lines = told.decode().splitlines()
+    assert sum("again in" in line for line in lines) == 1, lines
+    assert process.returncode == 11

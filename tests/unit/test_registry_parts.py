@@ -313,12 +313,17 @@ def test_a_cause_is_news_once_and_again_after_a_while(monkeypatch: pytest.Monkey
     now = 0.0
     monkeypatch.setattr("fastpull.registry.causes.time.monotonic", lambda: now)
     causes = Causes()
-    assert not causes.is_repeated("h", TransportError("h", "ended after 10 of 20 bytes"))
-    assert causes.is_repeated("h", TransportError("h", "ended after 11 of 30 bytes"))
-    assert not causes.is_repeated("h", TransportError("h", "reset"))
-    assert not causes.is_repeated("other", TransportError("h", "reset"))
+    assert not causes.is_repeated("h", TransportError("h", "ended after 10 of 20 bytes"), 0.3)
+    assert causes.is_repeated("h", TransportError("h", "ended after 11 of 30 bytes"), 0.3)
+    assert not causes.is_repeated("h", TransportError("h", "reset"), 0.3)
+    assert not causes.is_repeated("other", TransportError("h", "reset"), 0.3)
     now = REPEATED_SECONDS + 1
-    assert not causes.is_repeated("h", TransportError("h", "reset"))
+    assert not causes.is_repeated("h", TransportError("h", "reset"), 0.3)
+    for number in range(3):
+        error = UnexpectedAnswer(f"http://h/blobs/sha256:{number:064x}", "no explanation", 502)
+        assert causes.is_repeated("h", error, 0.3) == (number > 0)
+    assert not causes.is_repeated("h", TransportError("h", "reset"), 2), "after short pauses a long one is news"
+    assert causes.is_repeated("h", TransportError("h", "reset"), 4)
 
 
 # --- locations
