@@ -185,7 +185,7 @@ async def test_somebody_takes_over_from_a_builder_that_dies(
         await asyncio.sleep(0.02)
     waiting = await start("get", uri, environment=step(settings.cache, number=1))
     assert waiting.stderr is not None
-    await asyncio.wait_for(waiting.stderr.readuntil(b"waiting for somebody else who is making it"), 30)
+    await asyncio.wait_for(waiting.stderr.readuntil(b"waiting for another process that is making it"), 30)
     registry.faults = []  # what the builder asked for goes on slowly, what is asked for from now on does not
     builder.send_signal(number)
     out, _ = await builder.communicate()
@@ -209,7 +209,7 @@ async def test_gc_takes_no_image_between_get_and_release(registry: FaultyRegistr
     for arguments in (("rm", manifest), ("gc", "--max-size", "0"), ("gc", "--max-age", "0s")):
         ended = await run("cache", *arguments, cache=settings.cache)
         assert ended.code == 0, ended.err
-        assert f"somebody uses it, so it stays: {path}" in ended.err
+        assert f"in use, so it stays: {path}" in ended.err
         assert path.exists()
     listed = await run("cache", "ls", "--finished", cache=settings.cache)
     assert f"step 7.0 on {os.uname().nodename}" in listed.out
