@@ -131,10 +131,15 @@ class CacheFolder:
         """
         path = os.path.join(self.path, name)
         with self._named(name):
-            is_new = mode is not None and self._make_folder(name)
-            flags = os.O_RDONLY if is_new else os.O_PATH
+            is_new = False
             try:
-                fd = os.open(name, flags | _FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
+                try:
+                    fd = self._open_inner(name, os.O_PATH)
+                except FileNotFoundError:
+                    if mode is None:
+                        raise
+                    is_new = self._make_folder(name)
+                    fd = self._open_inner(name, os.O_RDONLY if is_new else os.O_PATH)
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOTDIR):
                     raise CacheError(path, "this is not a folder, remove it", errno.ENOTDIR) from error
@@ -149,6 +154,9 @@ class CacheFolder:
                 found.close()
                 raise
             return found
+
+    def _open_inner(self, name: str, flags: int) -> int:
+        return os.open(name, flags | _FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
 
     def _make_folder(self, name: str) -> bool:
         try:

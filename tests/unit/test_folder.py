@@ -104,8 +104,18 @@ async def use(cache: Path, reference: str, output: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("mode", [0o700, 0o2777])
-@pytest.mark.parametrize("plant", [link, fifo, device, another_users, regular_file])
+@pytest.mark.parametrize(
+    ("plant", "mode"),
+    [
+        (link, 0o700),
+        (link, 0o2777),
+        (fifo, 0o2777),
+        (device, 0o2777),
+        (another_users, 0o2777),
+        (another_users, 0o700),
+        (regular_file, 0o2777),
+    ],
+)
 async def test_what_stands_in_the_place_of_a_folder_leads_nowhere(
     registry: FaultyRegistry, tmp_path: Path, canary: Path, plant: Plant, mode: int
 ) -> None:
@@ -127,7 +137,9 @@ async def test_what_stands_in_the_place_of_a_folder_leads_nowhere(
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize(
+    "folder", ["", "blobs/sha256", "partial/sha256/BLOB", "index", "refs/user-0", "answers", "locks", "trash"]
+)
 async def test_nor_for_a_plain_user(registry: FaultyRegistry, tmp_path: Path, canary: Path, folder: str) -> None:
     reference = publish(registry, [file("a", b"content" * 1000)])
     folder = folder.replace("BLOB", next(iter(registry.blobs)).removeprefix("sha256:")).replace("-0", "-65534")
