@@ -104,13 +104,13 @@ class Files:
         opened = CacheFolder.at(self._top, self.access)
         for name in (_VERSION, *names):
             with opened:
-                inner = opened.inner(name, _mode_of(names[0], name, self.mode) if create else None)
+                inner = opened.inner(name, _mode_of(names[:1], name, self.mode) if create else None)
                 if name.startswith(_USER) and not _is_user_s_own(inner, name):
                     inner.close()
                     if not create:
                         raise FileNotFoundError(errno.ENOENT, "another user has made this folder", inner.path)
                     opened.rename(name, opened, f".{name}.{unique()}")
-                    inner = opened.inner(name, _mode_of(names[0], name, self.mode))
+                    inner = opened.inner(name, _mode_of(names[:1], name, self.mode))
             opened = inner
         return opened
 
@@ -299,11 +299,11 @@ def unique() -> str:
     return f"{os.getpid()}.{next(_counter)}"
 
 
-def _mode_of(folder: str, name: str, mode: int) -> int:
+def _mode_of(parents: tuple[str, ...], name: str, mode: int) -> int:
     """Permissions of a folder; references of another user are read, what else is a user's own is not."""
     if not name.startswith(_USER):
         return mode
-    return mode & 0o755 | 0o700 if folder == "refs" else 0o700
+    return mode & 0o755 | 0o700 if parents == ("refs",) else 0o700
 
 
 def _is_user_s_own(folder: CacheFolder, name: str) -> bool:
