@@ -6,7 +6,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 native = Extension(
-    "fastpull._native",
+    "fastpull.native._native",
     ["native/_native.pyx"],
     depends=[str(part) for part in Path("native").glob("*.px[di]")],
     extra_compile_args=["-O3", "-g1", "-Wall", "-Wno-unused-function"],

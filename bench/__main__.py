@@ -31,7 +31,7 @@ from bench.pictures import write_pictures
 from bench.programs import PROGRAMS, require, require_root
 from bench.recipes import IMAGES
 from bench.report import document, limit_table, summarize, summarize_limits, table
-from bench.rounds import Place, run_rounds
+from bench.rounds import OutputLocation, run_rounds
 from bench.sources import offered
 
 _TMPFS = "/dev/shm"
@@ -118,8 +118,8 @@ def _run(options: argparse.Namespace) -> list[str]:
     return results.failures
 
 
-def _choose_places(names: str, disk: str) -> list[Place]:
-    known = {"tmpfs": Place("tmpfs", _TMPFS, keeps=False), "disk": Place("disk", disk, keeps=True)}
+def _choose_places(names: str, disk: str) -> list[OutputLocation]:
+    known = {"tmpfs": OutputLocation("tmpfs", _TMPFS, keeps=False), "disk": OutputLocation("disk", disk, keeps=True)}
     chosen = [known.get(name) for name in names.split(",")]
     if None in chosen:
         raise BenchError(f"no places {names!r}: a list of {', '.join(known)}")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.limits import Stage
+    from bench.limits import LimitStage
 
 
 class Clock:
@@ -21,11 +21,11 @@ class Clock:
     def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
         self._now = now
         self._since = now()
-        self._stage: Stage | None = None
-        self.seconds: dict[Stage, float] = {}
+        self._stage: LimitStage | None = None
+        self.seconds: dict[LimitStage, float] = {}
 
     @contextmanager
-    def running(self, stage: Stage) -> Iterator[None]:
+    def running(self, stage: LimitStage) -> Iterator[None]:
         """Runs a stage for as long as the context lasts."""
         outer = self._switch(stage)
         try:
@@ -33,7 +33,7 @@ class Clock:
         finally:
             self._switch(outer)
 
-    def _switch(self, stage: Stage | None) -> Stage | None:
+    def _switch(self, stage: LimitStage | None) -> LimitStage | None:
         now = self._now()
         if self._stage is not None:
             self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since

@@ -73,7 +73,7 @@ class CappedRegistry(LoopbackRegistry):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ClusterRun:
     """One job.
 
     Attributes:
@@ -156,7 +156,7 @@ async def run_job(verb: str, ranks: int, fan_out: int, image: str, folder: Path)
     return dict(results[0])
 
 
-async def measure(options: argparse.Namespace) -> tuple[list[Run], int]:
+async def measure(options: argparse.Namespace) -> tuple[list[ClusterRun], int]:
     """Runs all jobs, each in a folder of its own; returns the size of the image, too."""
     runs = []
     async with CappedRegistry(options.rate * MIB) as registry:
@@ -171,7 +171,7 @@ async def measure(options: argparse.Namespace) -> tuple[list[Run], int]:
                 memory = max(node["max_memory"] for node in found["nodes"])
                 seconds, exchanged = found["seconds_to_all"], found["exchanged_bytes"]
                 bytes_of_runs, cpu = found.get("run_bytes", 0), cpu_seconds() - before
-                runs.append(Run(ranks, fan_out, seconds, registry.sent, exchanged, bytes_of_runs, memory, cpu))
+                runs.append(ClusterRun(ranks, fan_out, seconds, registry.sent, exchanged, bytes_of_runs, memory, cpu))
     return runs, size
 
 

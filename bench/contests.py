@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench import peers
 from bench.errors import BenchError
-from bench.limits import Stage
+from bench.limits import LimitStage
 from bench.programs import missing
 from bench.sources import Where
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _ZSTD = ("-comp", "zstd", "-Xcompression-level", "1")
 _ENROOT = ("-comp", "lzo", "-noD")  # enroot's default
 
-_FETCH = (Stage.RECEIVE, Stage.HASH_BLOB, Stage.STORE)
-_LOAD = (Stage.READ, Stage.HASH_BLOB)
-_UNPACK = (Stage.INFLATE, Stage.HASH_TAR, Stage.SCAN)
-_DIRECTORY = (*_UNPACK, Stage.FILES)
-_SQUASHFS = (*_UNPACK, Stage.COMPRESS, Stage.BLOCKS)
+_FETCH = (LimitStage.RECEIVE, LimitStage.HASH_BLOB, LimitStage.STORE)
+_LOAD = (LimitStage.READ, LimitStage.HASH_BLOB)
+_UNPACK = (LimitStage.INFLATE, LimitStage.HASH_TAR, LimitStage.SCAN)
+_DIRECTORY = (*_UNPACK, LimitStage.FILES)
+_SQUASHFS = (*_UNPACK, LimitStage.COMPRESS, LimitStage.BLOCKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Contest:
 
     name: str
     peers: tuple[Peer, ...]
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[LimitStage, ...] = ()
     source: Where = Where.HTTP
     is_usual: bool = False
     is_download: bool = False
@@ -75,20 +75,20 @@ CONTESTS = (
     Contest(
         "squashfs, raw",
         (peers.fastpull("image.sqsh", "--compression", "none"), peers.mksquashfs(*_ENROOT), peers.enroot()),
-        (*_FETCH, *_UNPACK, Stage.BLOCKS),
+        (*_FETCH, *_UNPACK, LimitStage.BLOCKS),
         is_usual=True,
     ),
     Contest(
         "squashfs, cached",
         (peers.fastpull("image.sqsh", is_cached=True), peers.mksquashfs(*_ZSTD, is_cached=True)),
-        (Stage.READ, *_SQUASHFS),
+        (LimitStage.READ, *_SQUASHFS),
         is_usual=True,
     ),
     Contest("writer", (peers.writer(), peers.tar2sqfs()), source=Where.LAYOUT, is_usual=True),
     Contest(
         "directory, cached",
         (peers.fastpull("rootfs", is_cached=True), peers.umoci(is_cached=True)),
-        (Stage.READ, *_DIRECTORY),
+        (LimitStage.READ, *_DIRECTORY),
     ),
     Contest(
         "directory, layout",

@@ -14,7 +14,7 @@ from bench.generated import Shape
 from bench.kitchen import Kitchen
 from bench.layouts import TAG, Layout, write_layout
 from bench.programs import require, require_root, run
-from bench.recipes import IMAGES, Image, Recipe, Recoding
+from bench.recipes import IMAGES, Image, ImageRecipe, Recoding
 
 
 def bench_folder() -> str:
@@ -58,7 +58,7 @@ def build(image: Image) -> Layout:
                 write_layout(built, map(image.members, range(image.layers)))
             case Recoding():
                 _recode(base, built, image.compression)
-            case Recipe():
+            case ImageRecipe():
                 _cook(image, base, built, log_path)
         os.rename(built, layout.path)
     return layout
@@ -70,7 +70,7 @@ def _recode(source: str, path: str, compression: str) -> None:
     run([*copy, source, f"oci:{path}:{TAG}"])
 
 
-def _cook(recipe: Recipe, base: str, path: str, log_path: str) -> None:
+def _cook(recipe: ImageRecipe, base: str, path: str, log_path: str) -> None:
     require_root()
     require(("debootstrap", "buildah", "skopeo", "unshare"))
     print(f"log in {log_path}", file=sys.stderr)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Stage(StrEnum):
+class LimitStage(StrEnum):
     """What is done with bytes, in the order in which they meet it."""
 
     RECEIVE = "receive"
@@ -28,12 +28,12 @@ class Stage(StrEnum):
     BLOCKS = "write image"
 
 
-CHAINS = (Stage.HASH_BLOB, Stage.INFLATE, Stage.HASH_TAR)
+CHAINS = (LimitStage.HASH_BLOB, LimitStage.INFLATE, LimitStage.HASH_TAR)
 """The stages that cannot be divided within a layer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LimitWork:
     """What stages took, single threaded.
 
     Attributes:
@@ -43,12 +43,12 @@ class Work:
         entries: of all layers; likewise.
     """
 
-    seconds: Mapping[Stage, Sequence[float]]
+    seconds: Mapping[LimitStage, Sequence[float]]
     blob_bytes: int
     tar_bytes: int
     entries: int
 
-    def total(self, stage: Stage) -> float:
+    def total(self, stage: LimitStage) -> float:
         """A stage's CPU seconds over all layers."""
         return sum(self.seconds.get(stage, ()))
 
@@ -67,10 +67,10 @@ class Limit:
     seconds: float
     shared_seconds: float
     chain_seconds: float
-    chain: Stage | None
+    chain: LimitStage | None
 
 
-def limit_of(work: Work, stages: Sequence[Stage], cores: int) -> Limit:
+def limit_of(work: LimitWork, stages: Sequence[LimitStage], cores: int) -> Limit:
     """The limit of a job.
 
     Args:

@@ -16,7 +16,7 @@ _OUTPUT_BLOCK = 512  # bytes, of which getrusage tells the number
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessUsage:
     """What processes took, one after the other.
 
     Attributes:
@@ -47,7 +47,7 @@ class OutputSize:
     bytes: int
 
 
-def measure(commands: Sequence[Sequence[str]], folder: str) -> Usage:
+def measure(commands: Sequence[Sequence[str]], folder: str) -> ProcessUsage:
     """Runs programs one after the other, each as a process.
 
     Args:
@@ -82,7 +82,7 @@ def measure(commands: Sequence[Sequence[str]], folder: str) -> Usage:
             if process.returncode:
                 with open(log_path, encoding="utf-8", errors="backslashreplace") as said:
                     raise ProgramFailed(command[0], process.returncode, said.read())
-        return Usage(time.monotonic() - started, cpu_seconds, max_rss, written_bytes)
+        return ProcessUsage(time.monotonic() - started, cpu_seconds, max_rss, written_bytes)
 
 
 def output_size(path: str) -> OutputSize:

@@ -29,8 +29,8 @@ from isal import isal_zlib
 from bench.cluster import cpu_seconds, mpi_command
 from bench.errors import ProgramFailed
 from bench.generated import Shape
-from bench.points import Measured, Point
-from bench.simulate import Image, Site
+from bench.points import CalibrationPoint, Point
+from bench.simulate import SimulatedImage, Site
 from bench.slow import serve
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.archive import archive
@@ -66,19 +66,19 @@ class CountingRegistry(LoopbackRegistry):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class NodeLayer:
     """A layer in both forms."""
 
     tar: bytes
     blob: bytes
 
 
-def make_layers() -> list[Layer]:
+def make_layers() -> list[NodeLayer]:
     """The image's layers, the same every time."""
     found = []
     for number in range(_SHAPE.layers):
         tar = archive((entry, b"".join(pieces)) for entry, pieces in _SHAPE.members(number))
-        found.append(Layer(tar, gzip.compress(tar, 1, mtime=0)))
+        found.append(NodeLayer(tar, gzip.compress(tar, 1, mtime=0)))
     return found
 
 
@@ -137,7 +137,7 @@ def _squashing(reference: str, folder: str) -> Callable[[int], list[str]]:
     return lambda _: ["pull", reference, "-o", f"{folder}/image.sqsh", "--force", "--cache", f"{folder}/start"]
 
 
-def diff_ids_of(layers: list[Layer]) -> list[str]:
+def diff_ids_of(layers: list[NodeLayer]) -> list[str]:
     """What the layers are, uncompressed."""
     return [f"sha256:{hashlib.sha256(layer.tar).hexdigest()}" for layer in layers]
 
@@ -175,7 +175,7 @@ def _rate(size: int, work: Callable[[], object]) -> float:
     return size / best
 
 
-async def site_of(layers: list[Layer], folder: str, rate: float, nodes: int) -> Site:
+async def site_of(layers: list[NodeLayer], folder: str, rate: float, nodes: int) -> Site:
     """This machine, by what its parts do alone."""
     blob, tar = (b"".join(getattr(layer, kind) for layer in layers) for kind in ("blob", "tar"))
     compressor = zstandard.ZstdCompressor(level=1)
@@ -264,11 +264,11 @@ async def run(options: argparse.Namespace) -> None:
         output = await _output_size(layers, folder)
     finally:
         shutil.rmtree(folder)
-    image = Image(tuple(len(layer.blob) for layer in layers), output)
-    Measured(site, image, tuple(points)).write(options.points)
+    image = SimulatedImage(tuple(len(layer.blob) for layer in layers), output)
+    CalibrationPoint(site, image, tuple(points)).write(options.points)
 
 
-async def _output_size(layers: list[Layer], folder: str) -> int:
+async def _output_size(layers: list[NodeLayer], folder: str) -> int:
     async with LoopbackRegistry() as registry:
         registry.add_image(_REFERENCE, "v1", [layer.blob for layer in layers], diff_ids_of(layers))
         await commands(1, _squashing(f"{registry.address}/{_REFERENCE}:v1", folder))

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.layouts import Layout
-from bench.sources import Source
+from bench.sources import ImageSource
 
 Commands = list[list[str]]
-Maker = Callable[[Source, str], Commands]
+Maker = Callable[[ImageSource, str], Commands]
 
 
-def _nothing(_source: Source, _folder: str) -> Commands:
+def _nothing(_source: ImageSource, _folder: str) -> Commands:
     return []
 
 
@@ -47,7 +47,7 @@ class Peer:
 def fastpull(output: str, *options: str, is_cached: bool = False) -> Peer:
     """Pulls, with layers in the cache or without."""
 
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         path = os.path.join(folder, output)
         return [["fastpull", "pull", "--quiet", *_cache(folder), str(source), "-o", path, *options]]
 
@@ -81,7 +81,7 @@ def umoci_of_layout() -> Peer:
 def mksquashfs(*options: str, is_cached: bool = False) -> Peer:
     """Fetches, unpacks, and makes squashfs of it."""
 
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         unpack = _unpack_copy if is_cached else _fetch_and_unpack
         return [*unpack(source, folder), _squash(folder, *options)]
 
@@ -94,7 +94,7 @@ def mksquashfs(*options: str, is_cached: bool = False) -> Peer:
 def mksquashfs_of_layout(*options: str) -> Peer:
     """Unpacks the source, a layout, and makes squashfs of it."""
 
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         return [*_unpack(source, folder), _squash(folder, *options)]
 
     return Peer("umoci+mksquashfs", ("umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
@@ -115,7 +115,7 @@ def tar2sqfs() -> Peer:
 def podman() -> Peer:
     """Pulls into a storage of its own, for overlayfs: a directory for each layer, none merged."""
 
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         # in a mount namespace, for the storage mounts itself, and would stay so; the path of a runroot has to be short
         script = 'mount -t tmpfs none /mnt && exec podman --runroot /mnt "$@"'
         storage = ["--root", os.path.join(folder, "storage"), "--storage-driver", "overlay"]
@@ -128,7 +128,7 @@ def podman() -> Peer:
 def enroot() -> Peer:
     """Imports with enroot's own defaults."""
 
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         host, _, image = source.reference.partition("/")
         names = ("CACHE", "DATA", "RUNTIME", "TEMP")
         settings = [f"ENROOT_{name}_PATH={os.path.join(folder, name.lower())}" for name in names]
@@ -141,7 +141,7 @@ def enroot() -> Peer:
 def crane() -> Peer:
     """Only fetches, to a layout."""
 
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         path = os.path.join(folder, "layout")
         return [["crane", "pull", "--insecure", "--format=oci", source.reference, path]]
 
@@ -151,7 +151,7 @@ def crane() -> Peer:
 def oras() -> Peer:
     """Only fetches, to a layout."""
 
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         path = os.path.join(folder, "layout") + ":image"
         return [["oras", "copy", "--from-plain-http", source.reference, "--to-oci-layout", path]]
 
@@ -166,13 +166,13 @@ def _cache(folder: str) -> list[str]:
 
 
 def _warm(*options: str) -> Maker:
-    def commands(source: Source, folder: str) -> Commands:
+    def commands(source: ImageSource, folder: str) -> Commands:
         return [["fastpull", "warm", "--quiet", *_cache(folder), *options, str(source)]]
 
     return commands
 
 
-def _copy(source: Source, folder: str) -> Commands:
+def _copy(source: ImageSource, folder: str) -> Commands:
     copy = ["skopeo", "--insecure-policy", "copy", "-q", "--src-tls-verify=false"]
     return [[*copy, str(source), f"oci:{_layout(folder)}"]]
 
@@ -181,15 +181,15 @@ def _layout(folder: str) -> str:
     return os.path.join(folder, "layout") + ":image"
 
 
-def _unpack(source: Source, folder: str) -> Commands:
+def _unpack(source: ImageSource, folder: str) -> Commands:
     return [["umoci", "unpack", "--image", source.reference, os.path.join(folder, "bundle")]]
 
 
-def _unpack_copy(_source: Source, folder: str) -> Commands:
-    return _unpack(Source(_layout(folder)), folder)
+def _unpack_copy(_source: ImageSource, folder: str) -> Commands:
+    return _unpack(ImageSource(_layout(folder)), folder)
 
 
-def _fetch_and_unpack(source: Source, folder: str) -> Commands:
+def _fetch_and_unpack(source: ImageSource, folder: str) -> Commands:
     return [*_copy(source, folder), *_unpack_copy(source, folder)]
 
 
@@ -198,33 +198,33 @@ def _squash(folder: str, *options: str) -> list[str]:
     return ["mksquashfs", tree, image, "-noappend", "-no-progress", *options]
 
 
-def _inflate(source: Source, folder: str) -> Commands:
+def _inflate(source: ImageSource, folder: str) -> Commands:
     script = 'exec gzip -dc "$1" > "$2"'
     tars = zip(_layers(source), _tars(source, folder), strict=True)
     return [["sh", "-c", script, "sh", blob, tar] for blob, tar in tars]
 
 
-def _squash_tars(source: Source, folder: str) -> Commands:
+def _squash_tars(source: ImageSource, folder: str) -> Commands:
     image = os.path.join(folder, _IMAGE)
     return [[sys.executable, "-m", "bench.writer", image, *_tars(source, folder)]]
 
 
-def _layers(source: Source) -> list[str]:
+def _layers(source: ImageSource) -> list[str]:
     path, _, tag = source.reference.rpartition(":")
     return Layout("", path, tag).blobs()
 
 
-def _tars(source: Source, folder: str) -> list[str]:
+def _tars(source: ImageSource, folder: str) -> list[str]:
     return [os.path.join(folder, f"{number}.tar") for number in range(len(_layers(source)))]
 
 
-def _flat_tar(source: Source, folder: str) -> Commands:
+def _flat_tar(source: ImageSource, folder: str) -> Commands:
     tree = os.path.join(folder, "bundle", "rootfs")
     tar = ["tar", "--xattrs", "--xattrs-include=*", "--sort=name", "--numeric-owner", "-C", tree, "-cf"]
     return [*_fetch_and_unpack(source, folder), [*tar, os.path.join(folder, "flat.tar"), "."]]
 
 
-def _squash_tar(_source: Source, folder: str) -> Commands:
+def _squash_tar(_source: ImageSource, folder: str) -> Commands:
     # it reads from standard input only
     script = 'exec tar2sqfs -q -f -c zstd -X level=1 "$1" < "$2"'
     return [["sh", "-c", script, "sh", os.path.join(folder, _IMAGE), os.path.join(folder, "flat.tar")]]

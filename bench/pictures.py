@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from bench.limits import Stage
+from bench.limits import LimitStage
 
 _WIDTH, _NAMES, _NUMBERS = 860, 230, 130
 _BAR, _GAP, _HEAD = 18, 6, 34
@@ -22,7 +22,7 @@ COLOURS = ("#4e79a7", "#59a14f", "#f28e2b", "#76b7b2", "#e15759", "#b07aa1", "#e
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PicturePart:
     """A part of a bar.
 
     Attributes:
@@ -47,7 +47,7 @@ class Bar:
     """
 
     name: str
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PicturePart, ...] = ()
     note: str = ""
 
     @property
@@ -123,13 +123,13 @@ def bars_of_peers(rows: Sequence[Mapping[str, Any]], limits: Sequence[Mapping[st
         for limit in limits:
             if (limit["contest"], limit["place"]) == (contest, place):
                 note = f"{limit['seconds']:.2f} s"
-                bars.append(Bar("limit of the machine", (Part("", limit["seconds"], _LIMIT),), note))
+                bars.append(Bar("limit of the machine", (PicturePart("", limit["seconds"], _LIMIT),), note))
         for row in rows:
             if (row["contest"], row["place"]) == (contest, place):
                 colour = _OURS if row["peer"].startswith("fastpull") else _OTHERS
                 times = "" if row["to_first"] in (None, 1.0) else f" ({row['to_first']:.1f}x)"
                 note = f"{row['wall_seconds']:.2f} s{times}"
-                bars.append(Bar(row["peer"], (Part("", row["wall_seconds"], colour),), note))
+                bars.append(Bar(row["peer"], (PicturePart("", row["wall_seconds"], colour),), note))
     return bars
 
 
@@ -141,12 +141,12 @@ def bars_of_stages(limits: Sequence[Mapping[str, Any]], place: str) -> list[Bar]
         place: of those that are shown.
     """
     shown = [limit for limit in limits if limit["place"] == place]
-    names = [stage for stage in Stage if any(stage in limit["stages"] for limit in shown)]
+    names = [stage for stage in LimitStage if any(stage in limit["stages"] for limit in shown)]
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     return [
         Bar(
             limit["contest"],
-            tuple(Part(name, seconds, colours[name]) for name, seconds in limit["stages"].items()),
+            tuple(PicturePart(name, seconds, colours[name]) for name, seconds in limit["stages"].items()),
             f"{sum(limit['stages'].values()):.2f} CPU s",
         )
         for limit in shown

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.simulate import Image, Outcome, Site, simulate
+from bench.simulate import Outcome, SimulatedImage, Site, simulate
 from bench.tables import aligned
 
 MAX_ERROR = 0.2
@@ -36,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CalibrationPoint:
     """Points, with where they were measured.
 
     Attributes:
@@ -45,15 +45,15 @@ class Measured:
     """
 
     site: Site
-    image: Image
+    image: SimulatedImage
     points: tuple[Point, ...]
 
     @classmethod
-    def read(cls, path: str) -> Measured:
+    def read(cls, path: str) -> CalibrationPoint:
         """Reads a file: ``site`` and ``image`` by the names of their attributes, and ``points``."""
         with open(path, encoding="utf-8") as file:
             value: dict[str, Any] = json.load(file)
-        image = Image(tuple(value["image"]["layers"]), value["image"]["output"])
+        image = SimulatedImage(tuple(value["image"]["layers"]), value["image"]["output"])
         return cls(Site(**value["site"]), image, tuple(Point(**point) for point in value["points"]))
 
     def write(self, path: str) -> None:
@@ -72,7 +72,7 @@ class Measured:
 def main() -> int:
     """Prints both; the exit code is 1 where a simulated time is off by more than `MAX_ERROR`."""
     rows, worst = [["strategy", "what", "binds", "nodes", "measured", "simulated", "error"]], 0.0
-    for point, outcome in Measured.read(sys.argv[1]).compared():
+    for point, outcome in CalibrationPoint.read(sys.argv[1]).compared():
         error = outcome.seconds / point.seconds - 1
         worst = max(worst, abs(error))
         times = (f"{point.seconds:.2f} s", f"{outcome.seconds:.2f} s", f"{error:+.0%}")

@@ -64,7 +64,7 @@ setcap cap_net_raw+ep /opt/tools/capable
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ImageRecipe:
     """How an image is made of a base: a layer for each script.
 
     Attributes:
@@ -104,7 +104,7 @@ class Recoding:
         return _version(f"{version_of(self.base)}\0{self.compression}")
 
 
-Image = Recipe | Recoding | Shape
+Image = ImageRecipe | Recoding | Shape
 
 
 def version_of(name: str) -> str:
@@ -116,8 +116,8 @@ def _version(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _python_image(name: str, apt: tuple[str, ...], pip: tuple[str, ...]) -> Recipe:
-    return Recipe(name, "", (_APT.format(packages=" ".join(apt)), _PIP.format(packages=" ".join(pip)), _TOP))
+def _python_image(name: str, apt: tuple[str, ...], pip: tuple[str, ...]) -> ImageRecipe:
+    return ImageRecipe(name, "", (_APT.format(packages=" ".join(apt)), _PIP.format(packages=" ".join(pip)), _TOP))
 
 
 _APT_OF_ALL = ("ca-certificates", "git", "libcap2-bin", "perl", "python3-venv")
@@ -130,7 +130,7 @@ _IMAGES: tuple[Image, ...] = (
         (*_APT_OF_ALL, "build-essential", "cmake", "gfortran", "python3-dev"),
         ("matplotlib", "numpy", "pandas", "pyarrow", "scikit-learn", "scipy", "sympy", "transformers"),
     ),
-    Recipe("ml", "full", (_TORCH, _MORE_PIP.format(packages=" ".join(_MORE)))),
+    ImageRecipe("ml", "full", (_TORCH, _MORE_PIP.format(packages=" ".join(_MORE)))),
     Recoding("ml-zstd", "ml", "zstd"),
     *SHAPES,
 )

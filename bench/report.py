@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.limits import Stage, Work, limit_of
+from bench.limits import LimitStage, LimitWork, limit_of
 from bench.tables import aligned, times
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class LimitRow:
     seconds: float
     shared_seconds: float
     chain_seconds: float
-    stages: dict[Stage, float]
+    stages: dict[LimitStage, float]
 
 
 def summarize(results: Results, contests: Sequence[Contest], cores: int) -> list[Row]:
@@ -120,7 +120,7 @@ def summarize(results: Results, contests: Sequence[Contest], cores: int) -> list
 def summarize_limits(results: Results, contests: Sequence[Contest], cores: int) -> list[LimitRow]:
     """A row for each contest and place that has a limit."""
     stages = {contest.name: contest.stages for contest in contests}
-    groups: dict[tuple[str, str], list[Work]] = {}
+    groups: dict[tuple[str, str], list[LimitWork]] = {}
     for need in results.needs:
         groups.setdefault((need.contest, need.place), []).append(need.work)
     rows = []

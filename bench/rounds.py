@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 
 from bench.errors import ProgramFailed
 from bench.folders import spread, temporary_folder
-from bench.measure import OutputSize, Usage, measure, output_size
+from bench.measure import OutputSize, ProcessUsage, measure, output_size
 from bench.programs import run
 from bench.stages import measure_stages
 
 if TYPE_CHECKING:
     from bench.contests import Contest
     from bench.layouts import Layout
-    from bench.limits import Work
+    from bench.limits import LimitWork
     from bench.peers import Peer
-    from bench.sources import Source, Where
+    from bench.sources import ImageSource, Where
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OutputLocation:
     """Where trees are made.
 
     Attributes:
@@ -57,7 +57,7 @@ class Sample:
     place: str
     round: int
     peer: str
-    usage: Usage
+    usage: ProcessUsage
     output: OutputSize
 
 
@@ -74,7 +74,7 @@ class Need:
     contest: str
     place: str
     round: int
-    work: Work
+    work: LimitWork
 
 
 @dataclass(slots=True)
@@ -94,9 +94,9 @@ class Results:
 
 def run_rounds(
     layout: Layout,
-    sources: Mapping[Where, Source],
+    sources: Mapping[Where, ImageSource],
     contests: Sequence[Contest],
-    places: Sequence[Place],
+    places: Sequence[OutputLocation],
     rounds: int,
 ) -> Results:
     """Runs the peers of each contest in turn, in another order each round, and measures its stages.
@@ -143,7 +143,7 @@ def _turns(peers: Sequence[Peer], rounds: int) -> Iterator[tuple[int, Peer | Non
 
 
 @contextmanager
-def _folder_of_a_run(place: Place, parent: str) -> Iterator[str]:
+def _folder_of_a_run(place: OutputLocation, parent: str) -> Iterator[str]:
     folder = tempfile.mkdtemp(dir=parent)
     try:
         yield folder
@@ -153,7 +153,7 @@ def _folder_of_a_run(place: Place, parent: str) -> Iterator[str]:
 
 
 def _measure_stages(
-    layout: Layout, source: Source, contest: Contest, place: Place, number: int, parent: str
+    layout: Layout, source: ImageSource, contest: Contest, place: OutputLocation, number: int, parent: str
 ) -> list[Need]:
     if not contest.stages:
         return []
@@ -163,7 +163,7 @@ def _measure_stages(
     return [Need(contest.name, place.name, number, work)]
 
 
-def _run(source: Source, contest: Contest, peer: Peer, place: Place, number: int, parent: str) -> Sample:
+def _run(source: ImageSource, contest: Contest, peer: Peer, place: OutputLocation, number: int, parent: str) -> Sample:
     with _folder_of_a_run(place, parent) as folder:
         for command in peer.prepare(source, folder):
             run(command)

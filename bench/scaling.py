@@ -24,7 +24,7 @@ from bench.generated import Shape
 from bench.hard import HARD, Hard
 from bench.layouts import TAG, write_layout
 from bench.machine import machine, packages
-from bench.measure import Usage, measure
+from bench.measure import ProcessUsage, measure
 from bench.programs import require
 from bench.tables import aligned, times
 
@@ -91,7 +91,7 @@ class Step:
     rss_growth: float | None = None
 
 
-def steps_of(dimension: str, output: str, runs: Sequence[tuple[int, Sequence[Usage]]]) -> list[Step]:
+def steps_of(dimension: str, output: str, runs: Sequence[tuple[int, Sequence[ProcessUsage]]]) -> list[Step]:
     """What the runs come to.
 
     Args:
@@ -163,7 +163,7 @@ def _run(options: argparse.Namespace) -> list[Step]:
         raise BenchError(f"dimensions are of {', '.join(known)}, outputs of {', '.join(_OUTPUTS)}")
     steps = []
     for dimension in map(known.__getitem__, names):
-        runs: dict[str, list[tuple[int, list[Usage]]]] = {output: [] for output in outputs}
+        runs: dict[str, list[tuple[int, list[ProcessUsage]]]] = {output: [] for output in outputs}
         for number in dimension.numbers[: options.steps]:
             print(f"{dimension.name}: {number:,}", file=sys.stderr)
             with temporary_folder(options.folder, "fastpull-scaling-") as folder:
@@ -186,7 +186,7 @@ def _write(shape: Shape | Hard, path: str) -> None:
     write_layout(path, map(shape.members, range(shape.layers)), _LEVEL)
 
 
-def _pull(layout: str, output: str, folder: str) -> Usage:
+def _pull(layout: str, output: str, folder: str) -> ProcessUsage:
     run = os.path.join(folder, "run")
     os.mkdir(run)
     command = ["fastpull", "pull", "--quiet", "--cache", os.path.join(run, "cache"), f"oci:{layout}:{TAG}"]

@@ -79,7 +79,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class SimulatedImage:
     """What is pulled.
 
     Attributes:
@@ -119,7 +119,9 @@ TYPICAL = Site(
 )
 """A registry with 10 Gbit/s, nodes with 25 Gbit/s to it, 100 Gbit/s between them, and NVMe disks."""
 
-LARGE = Image(layers=(3_000_000_000, 2_000_000_000, 1_500_000_000, 1_000_000_000, *([250_000_000] * 10)), output=10**10)
+LARGE = SimulatedImage(
+    layers=(3_000_000_000, 2_000_000_000, 1_500_000_000, 1_000_000_000, *([250_000_000] * 10)), output=10**10
+)
 """A machine-learning image of 10 GB, compressed, in 14 layers."""
 
 
@@ -193,7 +195,7 @@ class World:
         pieces: to cut it into.
     """
 
-    def __init__(self, site: Site, image: Image, nodes: int, squashed: bool, pieces: int) -> None:
+    def __init__(self, site: Site, image: SimulatedImage, nodes: int, squashed: bool, pieces: int) -> None:
         self.site, self.image = site, image
         self.servers: list[Server] = []
         self.registry = self.add("registry", site.registry_rate)
@@ -203,7 +205,7 @@ class World:
         start = site.start_seconds + (site.squash_seconds if squashed else 0.0)
         self.began = start * crowd + site.requests * site.registry_latency_seconds
         self.mpi_began = self.began + site.mpi_seconds * crowd
-        self._machines: dict[int, Machine] = {}
+        self._machines: dict[int, SimulatedMachine] = {}
         self.pieces = list(_cut(image, pieces))
 
     def add(self, name: str, rate: float) -> Server:
@@ -212,14 +214,14 @@ class World:
         self.servers.append(server)
         return server
 
-    def machine(self, node: int) -> Machine:
+    def machine(self, node: int) -> SimulatedMachine:
         """The cores of a node."""
         number = node // self.site.nodes_per_machine
         if number not in self._machines:
-            self._machines[number] = Machine(self)
+            self._machines[number] = SimulatedMachine(self)
         return self._machines[number]
 
-    def download(self, piece: Piece, node: Node) -> Steps:
+    def download(self, piece: Piece, node: SimulatedNode) -> Steps:
         """A node gets a piece from the registry."""
         self.sent += piece.size
         yield None, self.site.registry_latency_seconds
@@ -256,7 +258,7 @@ class World:
         return Outcome(seconds, self.sent, dict(sorted(busy.items(), key=lambda item: -item[1])))
 
 
-class Machine:
+class SimulatedMachine:
     """The cores of a node, or of all nodes that are on one machine.
 
     Attributes:
@@ -277,7 +279,7 @@ class Machine:
         yield self.cores, piece.size / self.site.inflate_rate + piece.size / self.site.build_rate
 
 
-class Node:
+class SimulatedNode:
     """A node's own lines and disk."""
 
     def __init__(self, world: World, number: int) -> None:
@@ -314,7 +316,7 @@ def assign(sizes: Sequence[int], places: int) -> list[int]:
     return found
 
 
-def _cut(image: Image, count: int) -> Iterator[Piece]:
+def _cut(image: SimulatedImage, count: int) -> Iterator[Piece]:
     """Pieces in the order in which they are asked for: layers side by side, each from its front."""
     size, ratio = image.size / count, image.output / image.size
     parts = []
@@ -332,9 +334,9 @@ Strategy: TypeAlias = Callable[[World, int, bool], float]
 
 def independent(world: World, count: int, squashed: bool) -> float:
     """Each node pulls for itself."""
-    nodes = [Node(world, number) for number in range(count)]
+    nodes = [SimulatedNode(world, number) for number in range(count)]
 
-    def way(piece: Piece, node: Node) -> Steps:
+    def way(piece: Piece, node: SimulatedNode) -> Steps:
         yield from world.download(piece, node)
         yield from node.make(piece, squashed)
         yield node.disk, piece.output if squashed else piece.size
@@ -344,7 +346,7 @@ def independent(world: World, count: int, squashed: bool) -> float:
 
 def shared(world: World, count: int, squashed: bool) -> float:
     """One node pulls into the shared cache; of a squashfs file the others copy, of blobs they need no copy."""
-    nodes = [Node(world, number) for number in range(count)]
+    nodes = [SimulatedNode(world, number) for number in range(count)]
     leader = nodes[0]
 
     def way(piece: Piece) -> Steps:
@@ -353,7 +355,7 @@ def shared(world: World, count: int, squashed: bool) -> float:
         for server in (leader.shared, world.shared):
             yield server, piece.output if squashed else piece.size
 
-    def copy(piece: Piece, node: Node) -> Steps:
+    def copy(piece: Piece, node: SimulatedNode) -> Steps:
         for server in (world.shared, node.shared, node.disk):
             yield server, piece.output
 
@@ -366,12 +368,12 @@ def shared(world: World, count: int, squashed: bool) -> float:
 
 def mpi_fetch(world: World, count: int, squashed: bool) -> float:
     """Each node downloads a part, and gives it to all others while it comes; each makes its own output."""
-    nodes = [Node(world, number) for number in range(count)]
+    nodes = [SimulatedNode(world, number) for number in range(count)]
     hops = math.ceil(math.log2(count)) * world.site.interconnect_latency_seconds
     one = nodes[0]
     beside = min(count, world.site.nodes_per_machine)  # that do the same on the same cores
 
-    def way(piece: Piece, giver: Node) -> Steps:
+    def way(piece: Piece, giver: SimulatedNode) -> Steps:
         yield from world.download(piece, giver)
         if count > 1:
             yield None, hops
@@ -388,13 +390,13 @@ def mpi_build(world: World, count: int, squashed: bool) -> float:
     if not squashed or count == 1:
         return mpi_fetch(world, count, squashed)
     site, layers = world.site, world.image.layers
-    nodes = [Node(world, number) for number in range(min(count, len(layers) + 1))]
+    nodes = [SimulatedNode(world, number) for number in range(min(count, len(layers) + 1))]
     owners = assign(layers, count)
     hops = math.ceil(math.log2(count)) * site.interconnect_latency_seconds
     one = nodes[-1]  # that has made least, and gets most
     beside = min(count, site.nodes_per_machine)
 
-    def way(piece: Piece, owner: Node) -> Steps:
+    def way(piece: Piece, owner: SimulatedNode) -> Steps:
         yield from world.download(piece, owner)
         yield from owner.make(piece, squashed=True)
         if owner is not one:
@@ -418,7 +420,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def simulate(
-    strategy: str, nodes: int, site: Site, image: Image, *, squashed: bool = True, pieces: int = 128
+    strategy: str, nodes: int, site: Site, image: SimulatedImage, *, squashed: bool = True, pieces: int = 128
 ) -> Outcome:
     """Simulates one run.
 
@@ -439,7 +441,7 @@ def simulate(
 # --- pictures and tables
 
 
-def curves(site: Site, image: Image, *, squashed: bool) -> list[tuple[str, list[Outcome]]]:
+def curves(site: Site, image: SimulatedImage, *, squashed: bool) -> list[tuple[str, list[Outcome]]]:
     """The outcomes of each strategy, for each of `NODES`."""
     names = [name for name in STRATEGIES if squashed or name != "MPI build"]
     return [(name, [simulate(name, count, site, image, squashed=squashed) for count in NODES]) for name in names]

@@ -31,7 +31,7 @@ _DELAYS = {Where.NEAR: 0.020, Where.FAR: 0.080}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImageSource:
     """An image as it is offered.
 
     Attributes:
@@ -49,7 +49,7 @@ class Source:
 
 
 @contextlib.contextmanager
-def offered(layout: Layout, ways: Collection[Where], folder: str) -> Iterator[dict[Where, Source]]:
+def offered(layout: Layout, ways: Collection[Where], folder: str) -> Iterator[dict[Where, ImageSource]]:
     """Offers an image, by registries and proxies that are stopped at the end.
 
     Args:
@@ -60,7 +60,7 @@ def offered(layout: Layout, ways: Collection[Where], folder: str) -> Iterator[di
     Raises:
         BenchError: something does not start, or does not take the image.
     """
-    sources = {Where.LAYOUT: Source(f"{layout.path}:{layout.tag}", "oci:")}
+    sources = {Where.LAYOUT: ImageSource(f"{layout.path}:{layout.tag}", "oci:")}
     with contextlib.ExitStack() as stack:
         if set(ways) - {Where.LAYOUT}:
             address = stack.enter_context(running(folder))
@@ -73,5 +73,5 @@ def offered(layout: Layout, ways: Collection[Where], folder: str) -> Iterator[di
                 else:
                     at = address
                 if way is not Where.LAYOUT:
-                    sources[way] = Source(reference_at(at, layout), repository=f"http://{address}/v2/{REPOSITORY}")
+                    sources[way] = ImageSource(reference_at(at, layout), repository=f"http://{address}/v2/{REPOSITORY}")
         yield sources

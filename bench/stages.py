@@ -22,40 +22,47 @@ from zstandard import ZstdCompressor
 from bench.clock import Clock
 from bench.errors import BenchError
 from bench.layouts import Layout
-from bench.limits import Stage, Work
+from bench.limits import LimitStage, LimitWork
 from bench.programs import run
 from fastpull.layers.decompress import inflate
-from fastpull.layers.scan import LayerScanner
-from fastpull.sinks.ownership import Ownership
-from fastpull.tarstage import FileWriter, Spans
-from fastpull.unpack import CHUNK
+from fastpull.native import FileWriter, Spans
+from fastpull.native.layer_scanner import LayerScanner
+from fastpull.pipeline.layer import CHUNK
+from fastpull.sinks.directory.ownership import Ownership
 
 _BLOCK = 128 << 10
 _RECEIVED = 256 << 10
 _BATCH = 1 << 20  # bytes of an image that are worth a system call
-_NEED_TAR = {Stage.INFLATE, Stage.HASH_TAR, Stage.SCAN, Stage.FILES, Stage.COMPRESS, Stage.BLOCKS}
+_NEED_TAR = {
+    LimitStage.INFLATE,
+    LimitStage.HASH_TAR,
+    LimitStage.SCAN,
+    LimitStage.FILES,
+    LimitStage.COMPRESS,
+    LimitStage.BLOCKS,
+}
 
 
-class _Blob(io.RawIOBase):
+class _StageBlob(io.RawIOBase):
     """A blob that is read, hashed and stored as far as that is wanted."""
 
-    def __init__(self, path: str, copy: str | None, wanted: set[Stage], clock: Clock) -> None:
+    def __init__(self, path: str, copy: str | None, wanted: set[LimitStage], clock: Clock) -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # closed with this
         self._copy = open(copy, "xb", buffering=0) if copy is not None else None  # noqa: SIM115  # likewise
-        self._hash = hashlib.sha256() if Stage.HASH_BLOB in wanted else None
+        self._hash = hashlib.sha256() if LimitStage.HASH_BLOB in wanted else None
         self._clock = clock
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what every caller passes
-        with self._clock.running(Stage.READ):
+        with self._clock.running(LimitStage.READ):
             size = self._file.readinto(buffer)
         if self._hash is not None:
-            with self._clock.running(Stage.HASH_BLOB):
+            with self._clock.running(LimitStage.HASH_BLOB):
                 self._hash.update(buffer[:size])
         if self._copy is not None:
-            with self._clock.running(Stage.STORE):
+            with self._clock.running(LimitStage.STORE):
                 self._copy.write(buffer[:size])
         return size
 
@@ -69,9 +76,9 @@ class _Blob(io.RawIOBase):
 class _Image:
     """The bytes of an image, in blocks, compressed if that is wanted."""
 
-    def __init__(self, path: str, wanted: set[Stage], clock: Clock) -> None:
+    def __init__(self, path: str, wanted: set[LimitStage], clock: Clock) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self._compressor = ZstdCompressor(level=1) if Stage.COMPRESS in wanted else None
+        self._compressor = ZstdCompressor(level=1) if LimitStage.COMPRESS in wanted else None
         self._clock = clock
         self._payload = bytearray()
         self._blocks: list[bytes] = []
@@ -93,7 +100,7 @@ class _Image:
         block = bytes(self._payload[:size])
         del self._payload[:size]
         if self._compressor is not None:
-            with self._clock.running(Stage.COMPRESS):
+            with self._clock.running(LimitStage.COMPRESS):
                 block = self._compressor.compress(block)
         self._blocks.append(block)
         if sum(map(len, self._blocks)) >= _BATCH:
@@ -102,7 +109,7 @@ class _Image:
     def _write(self) -> None:
         content = b"".join(self._blocks)
         self._blocks.clear()
-        with self._clock.running(Stage.BLOCKS):
+        with self._clock.running(LimitStage.BLOCKS):
             os.write(self._fd, content)
 
 
@@ -129,23 +136,23 @@ class _Pass:
         wanted: the stages.
     """
 
-    def __init__(self, folder: str, wanted: set[Stage]) -> None:
+    def __init__(self, folder: str, wanted: set[LimitStage]) -> None:
         self._folder = folder
         self._wanted = wanted
         self._clock = Clock()
-        self._files = _Files(folder) if Stage.FILES in wanted else None
+        self._files = _Files(folder) if LimitStage.FILES in wanted else None
         image = os.path.join(folder, "image")
-        self._image = _Image(image, wanted, self._clock) if Stage.BLOCKS in wanted else None
+        self._image = _Image(image, wanted, self._clock) if LimitStage.BLOCKS in wanted else None
         self.tar_bytes = 0
         self.entries = 0
 
-    def layer(self, number: int, path: str, url: str) -> dict[Stage, float]:
+    def layer(self, number: int, path: str, url: str) -> dict[LimitStage, float]:
         """Passes a layer through, and returns what each stage took."""
         self._clock.seconds.clear()
-        if Stage.RECEIVE in self._wanted:
+        if LimitStage.RECEIVE in self._wanted:
             _receive(url, self._clock)
-        copy = os.path.join(self._folder, f"blob-{number}") if Stage.STORE in self._wanted else None
-        with _Blob(path, copy, self._wanted, self._clock) as blob:
+        copy = os.path.join(self._folder, f"blob-{number}") if LimitStage.STORE in self._wanted else None
+        with _StageBlob(path, copy, self._wanted, self._clock) as blob:
             if self._wanted & _NEED_TAR:
                 self._unpack(blob, number)
             else:
@@ -161,22 +168,22 @@ class _Pass:
             self._image.finish()
         return sum(self._clock.seconds.values())
 
-    def _unpack(self, blob: _Blob, number: int) -> None:
+    def _unpack(self, blob: _StageBlob, number: int) -> None:
         hasher, scanner, clock = hashlib.sha256(), LayerScanner("layer"), self._clock
         writer = self._files.writer(scanner, number) if self._files is not None else None
         stream = inflate(blob, "layer")
         while True:
-            with clock.running(Stage.INFLATE):
+            with clock.running(LimitStage.INFLATE):
                 chunk = stream.read(CHUNK)
             if not chunk:
                 break
             self.tar_bytes += len(chunk)
-            with clock.running(Stage.HASH_TAR):
+            with clock.running(LimitStage.HASH_TAR):
                 hasher.update(chunk)
-            with clock.running(Stage.SCAN):
+            with clock.running(LimitStage.SCAN):
                 spans = scanner.feed(chunk)
             if writer is not None:
-                with clock.running(Stage.FILES):
+                with clock.running(LimitStage.FILES):
                     code = writer.write(chunk, spans)
                 if code:
                     raise BenchError(f"files cannot be written (error {code})")
@@ -184,16 +191,16 @@ class _Pass:
                 self._image.add(chunk, spans)
         self.entries += len(scanner.entries)
         if writer is not None:
-            with clock.running(Stage.FILES):
+            with clock.running(LimitStage.FILES):
                 writer.close()
 
 
-def measure_stages(layout: Layout, repository: str, folder: str, wanted: Collection[Stage]) -> Work:
+def measure_stages(layout: Layout, repository: str, folder: str, wanted: Collection[LimitStage]) -> LimitWork:
     """Passes the layers of an image through stages, in a process of its own.
 
     Args:
         layout: of the image.
-        repository: with the same blobs, ``http://HOST:PORT/v2/NAME``; for `Stage.RECEIVE` only.
+        repository: with the same blobs, ``http://HOST:PORT/v2/NAME``; for `LimitStage.RECEIVE` only.
         folder: that is empty; everything that is written goes there.
         wanted: the stages.
 
@@ -202,14 +209,14 @@ def measure_stages(layout: Layout, repository: str, folder: str, wanted: Collect
     """
     command = [sys.executable, "-m", "bench.stages", layout.path, layout.tag, repository, folder, ",".join(wanted)]
     answer: dict[str, Any] = json.loads(run(command))
-    seconds = {Stage(name): tuple(values) for name, values in answer.pop("seconds").items()}
-    return Work(seconds, **answer)
+    seconds = {LimitStage(name): tuple(values) for name, values in answer.pop("seconds").items()}
+    return LimitWork(seconds, **answer)
 
 
 def main() -> int:
     """Measures, and prints the result as JSON; the arguments are those of `measure_stages`."""
     path, tag, repository, folder, names = sys.argv[1:]
-    wanted = set(map(Stage, names.split(",")))
+    wanted = set(map(LimitStage, names.split(",")))
     layout = Layout("", path, tag)
     layers = layout.facts()["layers"]
     passing = _Pass(folder, wanted)
@@ -218,9 +225,9 @@ def main() -> int:
         taken.append(passing.layer(number, blob, f"{repository}/blobs/{layer['digest']}"))
     rest = passing.finish()
     seconds = {stage: [layer.get(stage, 0.0) for layer in taken] for stage in wanted}
-    if rest and Stage.BLOCKS in wanted:
-        seconds[Stage.BLOCKS][-1] += rest
-    work = Work(seconds, sum(layer["size"] for layer in layers), passing.tar_bytes, passing.entries)
+    if rest and LimitStage.BLOCKS in wanted:
+        seconds[LimitStage.BLOCKS][-1] += rest
+    work = LimitWork(seconds, sum(layer["size"] for layer in layers), passing.tar_bytes, passing.entries)
     json.dump(asdict(work), sys.stdout)
     return 0
 
@@ -230,7 +237,7 @@ def _receive(url: str, clock: Clock) -> None:
     address, _, path = url.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(address)
     buffer = bytearray(_RECEIVED)
-    with clock.running(Stage.RECEIVE):
+    with clock.running(LimitStage.RECEIVE):
         connection.request("GET", f"/{path}")
         with connection.getresponse() as response:
             if response.status != http.HTTPStatus.OK:

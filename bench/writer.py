@@ -12,13 +12,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from fastpull.config import available_cores
+from fastpull.config.cpu import available_cores
 from fastpull.layers.merge import merge
-from fastpull.layers.scan import LayerScanner
+from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
+from fastpull.pipeline.layer import CHUNK
 from fastpull.sinks.base import Resources
 from fastpull.sinks.squashfs.sink import Squashfs
-from fastpull.unpack import CHUNK
 
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex

@@ -20,32 +20,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fastpull._version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from fastpull.bottleneck import Bottleneck
-    from fastpull.cache.care import Cache
-    from fastpull.cache.findings import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
-    from fastpull.cache.images import FinishedImage
-    from fastpull.cache.pins import Holder
+    from fastpull.cache.images.pins import Holder
+    from fastpull.cache.images.store import FinishedImage
+    from fastpull.cache.maintenance.manager import CacheManager
+    from fastpull.cache.maintenance.reports import CachedImage, ListedImage, Removed, RemovedImage, Usage, Verified
     from fastpull.cache.store import StoredBlob
     from fastpull.client import Client, WarmReport, pull
-    from fastpull.cluster.cluster import Cluster
-    from fastpull.cluster.council import ClusterTerms
-    from fastpull.cluster.mpi import MpiFabric, open_mpi
-    from fastpull.cluster.report import ClusterReport, NodeReport
-    from fastpull.config import (
-        ACCESS,
-        LIMITS,
-        SETTINGS,
-        Access,
-        Effective,
-        Limits,
-        Setting,
-        Settings,
-        effective_settings,
-    )
-    from fastpull.engine import PullReport
+    from fastpull.cluster.control.channel import ClusterTerms
+    from fastpull.cluster.root.cluster import Cluster
+    from fastpull.cluster.root.report import ClusterReport, NodeReport
+    from fastpull.cluster.transport.mpi import MpiFabric, open_mpi
+    from fastpull.config.access import Access
+    from fastpull.config.limits import Limits
+    from fastpull.config.schema import Setting
+    from fastpull.config.secret import Secret
+    from fastpull.config.settings import ACCESS, LIMITS, SETTINGS, Effective, Settings, effective_settings
+    from fastpull.config.units import parse_age, parse_size
     from fastpull.importer import Importer
-    from fastpull.meter import StageTime
     from fastpull.metrics import METRICS, Metrics
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
@@ -53,93 +47,93 @@ if TYPE_CHECKING:
     from fastpull.oci.manifest import Manifest
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
-    from fastpull.registry.keyring import Keyring, Place, Search
-    from fastpull.runtimes.base import Additions, Dialect, File, Folder, Frame
+    from fastpull.pipeline.report import PullReport
+    from fastpull.pipeline.settings_check import check_settings
+    from fastpull.registry.auth.keyring import CredentialLocation, CredentialSearch, Keyring
+    from fastpull.runtimes.base import Additions, File, Folder, OutputShape, RuntimeProfile
     from fastpull.runtimes.choose import RUNTIMES
     from fastpull.runtimes.edf import EnvironmentFile
     from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
-    from fastpull.secret import Secret
-    from fastpull.settingcheck import check_settings
     from fastpull.sinks.base import Sink, SinkReport
     from fastpull.sinks.choose import sink_for
-    from fastpull.sinks.directory import Directory
-    from fastpull.sinks.squashfs.assembly import SquashfsReport
+    from fastpull.sinks.directory.sink import Directory
+    from fastpull.sinks.squashfs.image.image_writer import SquashfsReport
     from fastpull.sinks.squashfs.recipe import Recipe
     from fastpull.sinks.squashfs.sink import Squashfs
-    from fastpull.sinks.tar import Tar
-    from fastpull.trace import Trace
-    from fastpull.tracefile import TraceFile
-    from fastpull.values import parse_age, parse_size
+    from fastpull.sinks.tar.sink import Tar
+    from fastpull.sinks.trace_file import TraceFile
+    from fastpull.telemetry.bottleneck import Bottleneck
+    from fastpull.telemetry.timing import StageTime
+    from fastpull.telemetry.trace import Trace
 
-__version__ = "0.1.0"
 
 _HOMES = {
-    "ACCESS": "fastpull.config",
-    "LIMITS": "fastpull.config",
+    "ACCESS": "fastpull.config.settings",
+    "LIMITS": "fastpull.config.settings",
     "METRICS": "fastpull.metrics",
-    "SETTINGS": "fastpull.config",
-    "Access": "fastpull.config",
+    "SETTINGS": "fastpull.config.settings",
+    "Access": "fastpull.config.access",
     "Additions": "fastpull.runtimes.base",
-    "Bottleneck": "fastpull.bottleneck",
-    "Cache": "fastpull.cache.care",
-    "CachedImage": "fastpull.cache.findings",
+    "Bottleneck": "fastpull.telemetry.bottleneck",
+    "CacheManager": "fastpull.cache.maintenance.manager",
+    "CachedImage": "fastpull.cache.maintenance.reports",
     "Client": "fastpull.client",
-    "Cluster": "fastpull.cluster.cluster",
-    "ClusterReport": "fastpull.cluster.report",
-    "ClusterTerms": "fastpull.cluster.council",
+    "Cluster": "fastpull.cluster.root.cluster",
+    "ClusterReport": "fastpull.cluster.root.report",
+    "ClusterTerms": "fastpull.cluster.control.channel",
     "Descriptor": "fastpull.oci.descriptor",
-    "Dialect": "fastpull.runtimes.base",
+    "RuntimeProfile": "fastpull.runtimes.base",
     "Digest": "fastpull.oci.digest",
-    "Directory": "fastpull.sinks.directory",
-    "Effective": "fastpull.config",
+    "Directory": "fastpull.sinks.directory.sink",
+    "Effective": "fastpull.config.settings",
     "EnrootSettings": "fastpull.runtimes.enroot_command",
     "EnrootUri": "fastpull.runtimes.enroot_command",
     "EnvironmentFile": "fastpull.runtimes.edf",
     "File": "fastpull.runtimes.base",
-    "FinishedImage": "fastpull.cache.images",
+    "FinishedImage": "fastpull.cache.images.store",
     "Folder": "fastpull.runtimes.base",
-    "Frame": "fastpull.runtimes.base",
-    "Holder": "fastpull.cache.pins",
+    "OutputShape": "fastpull.runtimes.base",
+    "Holder": "fastpull.cache.images.pins",
     "Image": "fastpull.oci.image",
     "ImageConfig": "fastpull.oci.image",
     "Importer": "fastpull.importer",
-    "Keyring": "fastpull.registry.keyring",
+    "Keyring": "fastpull.registry.auth.keyring",
     "Layer": "fastpull.oci.image",
-    "Limits": "fastpull.config",
-    "ListedImage": "fastpull.cache.findings",
+    "Limits": "fastpull.config.limits",
+    "ListedImage": "fastpull.cache.maintenance.reports",
     "Manifest": "fastpull.oci.manifest",
     "Metrics": "fastpull.metrics",
-    "MpiFabric": "fastpull.cluster.mpi",
-    "NodeReport": "fastpull.cluster.report",
-    "Place": "fastpull.registry.keyring",
+    "MpiFabric": "fastpull.cluster.transport.mpi",
+    "NodeReport": "fastpull.cluster.root.report",
+    "CredentialLocation": "fastpull.registry.auth.keyring",
     "Platform": "fastpull.oci.platform",
-    "PullReport": "fastpull.engine",
+    "PullReport": "fastpull.pipeline.report",
     "RUNTIMES": "fastpull.runtimes.choose",
     "Recipe": "fastpull.sinks.squashfs.recipe",
     "Reference": "fastpull.oci.reference",
-    "Removed": "fastpull.cache.findings",
-    "RemovedImage": "fastpull.cache.findings",
-    "Search": "fastpull.registry.keyring",
-    "Secret": "fastpull.secret",
-    "Setting": "fastpull.config",
-    "Settings": "fastpull.config",
+    "Removed": "fastpull.cache.maintenance.reports",
+    "RemovedImage": "fastpull.cache.maintenance.reports",
+    "CredentialSearch": "fastpull.registry.auth.keyring",
+    "Secret": "fastpull.config.secret",
+    "Setting": "fastpull.config.schema",
+    "Settings": "fastpull.config.settings",
     "Sink": "fastpull.sinks.base",
     "SinkReport": "fastpull.sinks.base",
     "Squashfs": "fastpull.sinks.squashfs.sink",
-    "SquashfsReport": "fastpull.sinks.squashfs.assembly",
-    "StageTime": "fastpull.meter",
+    "SquashfsReport": "fastpull.sinks.squashfs.image.image_writer",
+    "StageTime": "fastpull.telemetry.timing",
     "StoredBlob": "fastpull.cache.store",
-    "Tar": "fastpull.sinks.tar",
-    "Trace": "fastpull.trace",
-    "TraceFile": "fastpull.tracefile",
-    "Usage": "fastpull.cache.findings",
-    "Verified": "fastpull.cache.findings",
+    "Tar": "fastpull.sinks.tar.sink",
+    "Trace": "fastpull.telemetry.trace",
+    "TraceFile": "fastpull.sinks.trace_file",
+    "Usage": "fastpull.cache.maintenance.reports",
+    "Verified": "fastpull.cache.maintenance.reports",
     "WarmReport": "fastpull.client",
-    "check_settings": "fastpull.settingcheck",
-    "effective_settings": "fastpull.config",
-    "open_mpi": "fastpull.cluster.mpi",
-    "parse_age": "fastpull.values",
-    "parse_size": "fastpull.values",
+    "check_settings": "fastpull.pipeline.settings_check",
+    "effective_settings": "fastpull.config.settings",
+    "open_mpi": "fastpull.cluster.transport.mpi",
+    "parse_age": "fastpull.config.units",
+    "parse_size": "fastpull.config.units",
     "pull": "fastpull.client",
     "sink_for": "fastpull.sinks.choose",
 }
@@ -153,14 +147,15 @@ __all__ = [
     "Access",
     "Additions",
     "Bottleneck",
-    "Cache",
+    "CacheManager",
     "CachedImage",
     "Client",
     "Cluster",
     "ClusterReport",
     "ClusterTerms",
+    "CredentialLocation",
+    "CredentialSearch",
     "Descriptor",
-    "Dialect",
     "Digest",
     "Directory",
     "Effective",
@@ -170,7 +165,6 @@ __all__ = [
     "File",
     "FinishedImage",
     "Folder",
-    "Frame",
     "Holder",
     "Image",
     "ImageConfig",
@@ -183,14 +177,14 @@ __all__ = [
     "Metrics",
     "MpiFabric",
     "NodeReport",
-    "Place",
+    "OutputShape",
     "Platform",
     "PullReport",
     "Recipe",
     "Reference",
     "Removed",
     "RemovedImage",
-    "Search",
+    "RuntimeProfile",
     "Secret",
     "Setting",
     "Settings",

@@ -12,46 +12,50 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
-from fastpull.cache.images import ImageKey, Images
-from fastpull.cache.lockscope import local_lock_option
-from fastpull.cache.pins import Pins
-from fastpull.cache.slots import Slots
-from fastpull.cache.stagings import StagingRecords
+from fastpull.cache.images.pins import Pins
+from fastpull.cache.images.store import ImageKey, ImageStore
+from fastpull.cache.locking.mounts import local_lock_option
+from fastpull.cache.locking.shared_semaphore import SharedSemaphore
+from fastpull.cache.maintenance.stagings import StagingRecords
 from fastpull.cache.store import Store
-from fastpull.config import Settings
+from fastpull.concurrency.budget import ByteBudget
+from fastpull.concurrency.memory import LAYER_COST
+from fastpull.concurrency.semaphores import PrioritySemaphore
+from fastpull.concurrency.threads import in_thread, repeating, task_group
+from fastpull.config.policy import load_policy
+from fastpull.config.settings import Settings
 from fastpull.errors import AccessDenied, FastpullError, InvalidSetting, NotFound, OutputError
-from fastpull.finish import Finisher
-from fastpull.meter import Meter
 from fastpull.oci.platform import Platform
-from fastpull.policy import load_policy
-from fastpull.progress import Copying, OnEvent, Resolved, Warned, ignore
-from fastpull.registry.keyring import Keyring
-from fastpull.registry.registries import Registries
-from fastpull.registry.registries_conf import load_registries_conf
-from fastpull.registry.transport import Transport
+from fastpull.pipeline.image_cache import ImageCache
+from fastpull.registry.auth.keyring import Keyring
+from fastpull.registry.conf.load import load_registries_conf
+from fastpull.registry.http.transport import Transport
+from fastpull.registry.pool import RegistryPool
 from fastpull.sinks.base import Resources
 from fastpull.sinks.squashfs.recipe import Recipe
-from fastpull.sources.blobs import Means
-from fastpull.sources.desk import Desk
+from fastpull.sources.archive_opener import ArchiveOpener
+from fastpull.sources.blobs import SourceContext
 from fastpull.sources.local import is_path, local_advice, path_of
-from fastpull.sources.open import Opener
+from fastpull.sources.open import SourceFactory
 from fastpull.sources.registry import RegistrySource
-from fastpull.tasks import LAYER_COST, Budget, Turns, in_thread, repeating, task_group
-from fastpull.trace import Stage
+from fastpull.telemetry.events import Copying, OnEvent, Resolved, Warned, ignore
+from fastpull.telemetry.timing import PullTimer
+from fastpull.telemetry.trace import Stage
 
 if TYPE_CHECKING:
-    from fastpull.cache.images import FinishedImage
-    from fastpull.cache.pins import Holder
-    from fastpull.cluster.cluster import Cluster
-    from fastpull.engine import PullReport, Workshop
-    from fastpull.layers.windows import Windows
+    from fastpull.cache.images.pins import Holder
+    from fastpull.cache.images.store import FinishedImage
+    from fastpull.cluster.root.cluster import Cluster
+    from fastpull.layers.windows import WindowMemory
     from fastpull.oci.image import Image
-    from fastpull.runtimes.base import Dialect
+    from fastpull.pipeline.context import PullContext
+    from fastpull.pipeline.report import PullReport
+    from fastpull.runtimes.base import RuntimeProfile
     from fastpull.sinks.base import Sink
-    from fastpull.sinks.squashfs.assembly import SquashfsReport
+    from fastpull.sinks.squashfs.image.image_writer import SquashfsReport
     from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sources.base import Source
-    from fastpull.trace import Trace
+    from fastpull.telemetry.trace import Trace
 
 _MANY_CORES = 4  # with two, hashing on a thread of its own made pulls into a directory 6 % slower, and no other faster
 _DOWNLOADS_KEEP = 16 << 20  # of the budget, however large the windows of inflaters: four connections
@@ -114,7 +118,7 @@ class Client:
             # layers wait for downloads, so what they hold must never be what a download waits for: each has its part
             layers = max(1, min(settings.workers, settings.memory // 4 // LAYER_COST))
             self._resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
-            budget = Budget(settings.memory - self._resources.memory - layers * LAYER_COST)
+            budget = ByteBudget(settings.memory - self._resources.memory - layers * LAYER_COST)
             workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
             helpers = None
             if settings.workers >= _MANY_CORES:
@@ -127,16 +131,16 @@ class Client:
             self._policy = await in_thread(files, load_policy, settings.policy)
             transport = await stack.enter_async_context(Transport(settings.access))
             site = settings.site_connections
-            slots = None if site is None else Slots(store.slot, site, files)
+            slots = None if site is None else SharedSemaphore(store.slot, site, files)
             if slots is not None:
                 stack.push_async_callback(slots.close)
             place = contextlib.nullcontext if slots is None else slots.hold
-            self._registries = Registries(settings, transport, self._keyring, conf, place, self._on_event)
-            self._opener = Opener(self._registry_source, Desk(store, files, settings.limits))
+            self._registries = RegistryPool(settings, transport, self._keyring, conf, place, self._on_event)
+            self._opener = SourceFactory(self._registry_source, ArchiveOpener(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
-            self._means = Means(store, files, budget, settings, self._on_event)
-            self._finisher = Finisher(Images(store.files), files, self._on_event)
-            self._files, self._crew = files, (workers, helpers, Turns(layers), budget)
+            self._means = SourceContext(store, files, budget, settings, self._on_event)
+            self._finisher = ImageCache(ImageStore(store.files), files, self._on_event)
+            self._files, self._crew = files, (workers, helpers, PrioritySemaphore(layers), budget)
             self._exit = stack.pop_all()
         return self
 
@@ -181,7 +185,7 @@ class Client:
         output: str | os.PathLike[str] | Sink,
         platform: str | Platform | None = None,
         *,
-        runtimes: Iterable[str | Dialect] = (),
+        runtimes: Iterable[str | RuntimeProfile] = (),
         trace: Trace | None = None,
         digest_file: str | os.PathLike[str] | None = None,
     ) -> PullReport:
@@ -205,18 +209,18 @@ class Client:
             FastpullError: whatever went wrong; nothing was published, and the destination is as it was.
         """
         self._check_entered()
-        from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
+        from fastpull.pipeline.unchanged import find_unchanged, set_identity  # noqa: PLC0415
+        from fastpull.runtimes.choose import profiles_for  # noqa: PLC0415  # see `_workshop`
+        from fastpull.sinks.bundle import shaped  # noqa: PLC0415
         from fastpull.sinks.choose import sink_for  # noqa: PLC0415
-        from fastpull.sinks.digestfile import prepared_digest_file  # noqa: PLC0415
-        from fastpull.sinks.framed import framed  # noqa: PLC0415
+        from fastpull.sinks.output.digest_file import prepared_digest_file  # noqa: PLC0415
         from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
-        from fastpull.unchanged import find_unchanged, set_identity  # noqa: PLC0415
 
         if isinstance(output, str | os.PathLike):
             output = sink_for(output, settings=self.settings)
         asked = (*(output.recipe.dialects if isinstance(output, Squashfs) else ()), *runtimes)
-        dialects = dialects_for(asked)
-        sink, meter = framed(output, dialects), Meter(trace)
+        dialects = profiles_for(asked)
+        sink, meter = shaped(output, dialects), PullTimer(trace)
         # of dialects that are the caller's own nobody knows what they add, so that nothing can be kept of them
         is_known = all(isinstance(runtime, str) for runtime in asked)
         image = await self._opener.with_scheme(image) if isinstance(image, str) else image
@@ -239,7 +243,7 @@ class Client:
             await write_digest(report.image.digest)
             return report
 
-    async def _resolved(self, image: str | Image, platform: str | Platform | None, meter: Meter) -> Image:
+    async def _resolved(self, image: str | Image, platform: str | Platform | None, meter: PullTimer) -> Image:
         if not isinstance(image, str):
             return image
         with meter.image.at(Stage.RESOLVE):
@@ -271,7 +275,7 @@ class Client:
             FastpullError: whatever went wrong; nothing was published, and nothing is held that was not before.
         """
         self._check_entered()
-        meter = Meter()
+        meter = PullTimer()
         image = await self._opener.with_scheme(image) if isinstance(image, str) else image
         self._check_policy(image if isinstance(image, str) else image.source)
         if isinstance(image, str):
@@ -293,21 +297,21 @@ class Client:
         return finished
 
     async def _finish(
-        self, image: Image, recipe: Recipe, meter: Meter, sync: bool | None = None
+        self, image: Image, recipe: Recipe, meter: PullTimer, sync: bool | None = None
     ) -> tuple[FinishedImage, PullReport | None]:
         """A finished image, and the report of its making if it was made now."""
         report: PullReport | None = None
 
         async def build(path: str) -> dict[str, Any]:
             nonlocal report
-            from fastpull.runtimes.choose import dialects_for  # noqa: PLC0415  # see `_workshop`
-            from fastpull.sinks.framed import framed  # noqa: PLC0415
-            from fastpull.sinks.squashfs.assembly import SquashfsReport  # noqa: PLC0415
+            from fastpull.pipeline.unchanged import set_identity  # noqa: PLC0415
+            from fastpull.runtimes.choose import profiles_for  # noqa: PLC0415  # see `_workshop`
+            from fastpull.sinks.bundle import shaped  # noqa: PLC0415
+            from fastpull.sinks.squashfs.image.image_writer import SquashfsReport  # noqa: PLC0415
             from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
-            from fastpull.unchanged import set_identity  # noqa: PLC0415
 
-            sink, dialects = Squashfs(path, force=True, recipe=recipe), dialects_for(recipe.dialects)
-            if framed(sink, dialects) is not sink:
+            sink, dialects = Squashfs(path, force=True, recipe=recipe), profiles_for(recipe.dialects)
+            if shaped(sink, dialects) is not sink:
                 raise InvalidSetting(", ".join(recipe.dialects), "this is more than one file, pull it")
             async with self._begun(sink, meter):
                 set_identity(sink, image, dialects)
@@ -330,9 +334,9 @@ class Client:
         for warning in finished.facts.get("warnings", ()):
             self._warn(source, warning)
 
-    async def _take(self, image: Image, sink: Squashfs, recipe: Recipe, meter: Meter) -> PullReport | None:
+    async def _take(self, image: Image, sink: Squashfs, recipe: Recipe, meter: PullTimer) -> PullReport | None:
         """Pulls out of the cache's finished images; None where that is neither possible nor wanted."""
-        from fastpull.engine import PullReport  # noqa: PLC0415  # see `_workshop`
+        from fastpull.pipeline.report import PullReport  # noqa: PLC0415  # see `_workshop`
 
         for _ in range(_TRIES):
             built: PullReport | None = None
@@ -357,7 +361,7 @@ class Client:
         return None
 
     async def _copy(self, source: str, finished: FinishedImage, sink: Squashfs) -> SquashfsReport | None:
-        from fastpull.engine import TICK_SECONDS  # noqa: PLC0415  # see `_workshop`
+        from fastpull.pipeline.blobs import TICK_SECONDS  # noqa: PLC0415  # see `_workshop`
 
         def tell() -> None:
             self._on_event(Copying(source, finished.size, sink.copied))
@@ -370,21 +374,21 @@ class Client:
         maker = None if is_trusted else os.geteuid()
         return ImageKey(image.digest, str(image.platform), recipe.facts(image.source), maker)
 
-    async def _run(self, image: Image, sink: Sink, meter: Meter, dialects: Sequence[Dialect]) -> PullReport:
-        from fastpull.engine import Pull  # noqa: PLC0415  # see `_workshop`
+    async def _run(self, image: Image, sink: Sink, meter: PullTimer, dialects: Sequence[RuntimeProfile]) -> PullReport:
+        from fastpull.pipeline.pull import Pull  # noqa: PLC0415  # see `_workshop`
 
         source, workshop = self._source(image.source), self._workshop
         if self._cluster is None:
             return await Pull(image, source, sink, workshop, meter, dialects).run()
-        from fastpull.sharing import SharedBuild  # noqa: PLC0415  # few need it
+        from fastpull.pipeline.distributed import DistributedBuilder  # noqa: PLC0415  # few need it
 
-        share = partial(SharedBuild.begin, image, source, sink, workshop.files)
+        share = partial(DistributedBuilder.begin, image, source, sink, workshop.files)
         return await Pull(image, source, sink, workshop, meter, dialects, share).run()
 
     @contextlib.asynccontextmanager
     async def _recorded(self, sink: Sink) -> AsyncIterator[None]:
         """Has a sink's staging recorded in the cache, so that ``cache gc`` can remove it if this process is killed."""
-        from fastpull.sinks.destination import note_staging  # noqa: PLC0415  # see `_workshop`
+        from fastpull.sinks.output.destination import note_staging  # noqa: PLC0415  # see `_workshop`
 
         records = StagingRecords(self._store.files)
         record = await in_thread(self._files, note_staging, records, getattr(sink, "path", None))
@@ -395,7 +399,7 @@ class Client:
                 await in_thread(self._files, records.forget, record)
 
     @contextlib.asynccontextmanager
-    async def _begun(self, sink: Sink, meter: Meter, keep_out: tuple[str, ...] = ()) -> AsyncIterator[None]:
+    async def _begun(self, sink: Sink, meter: PullTimer, keep_out: tuple[str, ...] = ()) -> AsyncIterator[None]:
         """Begins a sink, and aborts it if what is done with it fails."""
         try:
             await in_thread(self._files, sink.begin, replace(self._resources, meter=meter, keep_out=keep_out))
@@ -419,10 +423,10 @@ class Client:
             A report for each source, in their order.
         """
         self._check_entered()
-        from fastpull.engine import warm_image  # noqa: PLC0415  # see `_workshop`
+        from fastpull.pipeline.blobs import warm_image  # noqa: PLC0415  # see `_workshop`
 
         sources = [sources] if isinstance(sources, str) else sources
-        turns = Turns(jobs)
+        turns = PrioritySemaphore(jobs)
 
         async def warm_one(rank: int, source: str) -> WarmReport:
             with await turns.acquire(rank):
@@ -440,13 +444,13 @@ class Client:
         return [task.result() for task in tasks]
 
     @cached_property
-    def _workshop(self) -> Workshop:
+    def _workshop(self) -> PullContext:
         # loaded with all that it needs when it is needed: who only asks for a finished image waits for nothing else
-        from fastpull.engine import Workshop  # noqa: PLC0415
+        from fastpull.pipeline.context import PullContext  # noqa: PLC0415
 
         workers, helpers, turns, budget = self._crew
         windows = _windows_beside(budget)
-        return Workshop(
+        return PullContext(
             self._store, self._files, workers, helpers, turns, windows, self._on_event, self.settings.limits
         )
 
@@ -478,9 +482,9 @@ class Client:
         self._on_event(Warned(subject, message))
 
 
-def _windows_beside(budget: Budget) -> Windows:
+def _windows_beside(budget: ByteBudget) -> WindowMemory:
     """Memory for windows, taken from the downloads' budget: never what the download of a layer needs to go on."""
-    from fastpull.layers.windows import Windows  # noqa: PLC0415  # see `Client._workshop`
+    from fastpull.layers.windows import WindowMemory  # noqa: PLC0415  # see `Client._workshop`
 
     loop, total = asyncio.get_running_loop(), budget.total
 
@@ -488,7 +492,7 @@ def _windows_beside(budget: Budget) -> Windows:
         loop.call_soon_threadsafe(budget.resize, max(keep, total - taken))
 
     keep = min(_DOWNLOADS_KEEP, total // 2)
-    return Windows(total - keep, on_change)
+    return WindowMemory(total - keep, on_change)
 
 
 def pull(
@@ -496,7 +500,7 @@ def pull(
     output: str | os.PathLike[str] | Sink,
     *,
     platform: str | None = None,
-    runtimes: Iterable[str | Dialect] = (),
+    runtimes: Iterable[str | RuntimeProfile] = (),
     settings: Settings | None = None,
     on_event: OnEvent = ignore,
 ) -> PullReport:

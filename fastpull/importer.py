@@ -9,14 +9,14 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fastpull.cache.files import Files
-from fastpull.cache.pins import Holder, Pins
-from fastpull.config import Settings
+from fastpull.cache.files import CacheFiles
+from fastpull.cache.images.pins import Holder, Pins
+from fastpull.config.settings import Settings
 from fastpull.errors import InvalidSetting
-from fastpull.progress import OnEvent, ignore
+from fastpull.telemetry.events import OnEvent, ignore
 
 if TYPE_CHECKING:
-    from fastpull.cache.images import FinishedImage
+    from fastpull.cache.images.store import FinishedImage
     from fastpull.sinks.squashfs.recipe import Recipe
 
 _JOB, _STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
@@ -87,7 +87,7 @@ class Importer:
         """
         holder = self._holder()
         if holder is not None and os.path.isdir(os.path.join(self._settings.cache, "v1")):
-            Pins(Files(self._settings.cache)).release(holder)
+            Pins(CacheFiles(self._settings.cache)).release(holder)
 
     def _holder(self) -> Holder | None:
         job, step = self._environment.get(_JOB), self._environment.get(_STEP)

@@ -18,14 +18,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from fastpull.cache.locks import FileLock, pauses
+from fastpull.cache.locking.file_lock import FileLock, pauses
+from fastpull.concurrency.writes import pwrite_all
 from fastpull.errors import CacheError, OutputError, from_os_error
-from fastpull.progress import Event, LayerDone, OnEvent, Resolved, Retrying, Waiting, WaitingForImage, Warned
-from fastpull.writing import pwrite_all
+from fastpull.telemetry.events import Event, LayerDone, OnEvent, Resolved, Retrying, Waiting, WaitingForImage, Warned
 
 if TYPE_CHECKING:
-    from fastpull.meter import StageTime
-    from fastpull.sinks.filestaging import FileStaging
+    from fastpull.sinks.output.file_staging import FileStaging
+    from fastpull.telemetry.timing import StageTime
 
 METRICS: Mapping[str, tuple[Literal["counter", "gauge"], str]] = {
     "fastpull_runs_total": ("counter", "Commands that ended, by exit code: see docs/errors.md."),
@@ -187,7 +187,7 @@ def _read(path: str) -> dict[tuple[str, str], float]:
 @contextlib.contextmanager
 def _prepared(path: str, keep_out: Sequence[str]) -> Iterator[FileStaging]:
     """What will become the file, or be removed at the end of the context; a link is not followed."""
-    from fastpull.sinks.filestaging import FileStaging  # noqa: PLC0415  # few commands have metrics
+    from fastpull.sinks.output.file_staging import FileStaging  # noqa: PLC0415  # few commands have metrics
 
     if os.path.islink(path):
         raise OutputError(path, "this is a symbolic link, name the file itself", errno.ELOOP)

@@ -11,7 +11,7 @@ The parts, in the order of the data:
     files.pxi      FileWriter: chunk + Spans -> files below a directory descriptor
     blocks.pxi     BlockCutter: chunk + Spans -> squashfs blocks and tails in memory
     payload.pxi    PayloadWriter: chunk + Spans -> one file with the payload of all entries
-    prints.pxi     Fingerprints: what content is there already
+    fingerprints.pxi     Fingerprints: what content is there already
     system.pxi     system calls that Python lacks
 
 A chunk is scanned and written in two calls, whatever number of files it holds. Nothing here raises for what a layer
@@ -35,5 +35,5 @@ include "scanner.pxi"
 include "files.pxi"
 include "blocks.pxi"
 include "payload.pxi"
-include "prints.pxi"
+include "fingerprints.pxi"
 include "system.pxi"

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from bench.images import bench_folder
-from fastpull import sitefiles
-from fastpull.config import Settings
+from fastpull.config import paths
+from fastpull.config.settings import Settings
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry
-from tests.support.tokens import GuardedRegistry, TokenServer
+from tests.support.tokens import FakeTokenServer, GuardedRegistry
 
 # a busy machine is no failure
 hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -61,7 +61,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
         ours = name.startswith(("FASTPULL_", "CONTAINERS_", "DOCKER_", "ENROOT_", "NETRC", "REGISTRY_", "XDG_"))
         if (ours or name.lower().endswith("_proxy")) and name not in _KEPT:
             monkeypatch.delenv(name)
-    monkeypatch.setattr(sitefiles, "SYSTEM_FOLDER", str(home / "etc"))
+    monkeypatch.setattr(paths, "SYSTEM_FOLDER", str(home / "etc"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))  # /run/containers otherwise, whatever HOME is
 
 
@@ -88,14 +88,14 @@ async def registry() -> AsyncIterator[FaultyRegistry]:
 
 
 @pytest.fixture
-async def tokens() -> AsyncIterator[TokenServer]:
+async def tokens() -> AsyncIterator[FakeTokenServer]:
     """A server that gives tokens away."""
-    async with TokenServer() as running:
+    async with FakeTokenServer() as running:
         yield running
 
 
 @pytest.fixture
-async def guarded(tokens: TokenServer) -> AsyncIterator[GuardedRegistry]:
+async def guarded(tokens: FakeTokenServer) -> AsyncIterator[GuardedRegistry]:
     """A registry that wants those tokens, and has an image of one file."""
     async with GuardedRegistry(tokens) as running:
         publish(running, [file("a")])

@@ -10,7 +10,7 @@ import zstandard
 from bench.content import text
 from fastpull.layers.archive import archive
 from fastpull.layers.entry import Entry, EntryType
-from fastpull.unpack import CHUNK
+from fastpull.pipeline.layer import CHUNK
 
 _TIME = 1_700_000_000
 _FILES_PER_FOLDER = 32

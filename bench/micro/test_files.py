@@ -15,9 +15,9 @@ import pytest
 from bench.folders import spread, temporary_folder
 from bench.micro.data import BIG_FILES, SMALL_FILES, chunks_of, tar_of
 from bench.micro.measuring import Benchmark, report
-from fastpull.layers.scan import LayerScanner
-from fastpull.sinks.ownership import Ownership
-from fastpull.tarstage import FileWriter
+from fastpull.native import FileWriter
+from fastpull.native.layer_scanner import LayerScanner
+from fastpull.sinks.directory.ownership import Ownership
 
 
 @pytest.mark.parametrize("files", [SMALL_FILES, BIG_FILES], ids=["many-small", "few-big"])

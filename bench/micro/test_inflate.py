@@ -10,7 +10,7 @@ import pytest
 from bench.micro.data import SMALL_FILES, gzip_of, tar_of, zstd_of
 from bench.micro.measuring import Benchmark, report
 from fastpull.layers.decompress import inflate
-from fastpull.unpack import CHUNK
+from fastpull.pipeline.layer import CHUNK
 
 
 @pytest.mark.parametrize("compress", [gzip_of, zstd_of], ids=["gzip", "zstd"])
@@ -18,7 +18,7 @@ def test_inflate(benchmark: Benchmark, compress: Callable[[int, int], bytes]) ->
     blob = compress(*SMALL_FILES)
 
     def read_all() -> int:
-        stream, size = inflate(_Blob(blob), "layer"), 0
+        stream, size = inflate(_MemoryBlob(blob), "layer"), 0
         while chunk := stream.read(CHUNK):
             size += len(chunk)
         return size
@@ -28,7 +28,7 @@ def test_inflate(benchmark: Benchmark, compress: Callable[[int, int], bytes]) ->
     benchmark.extra_info["compressed_ratio"] = round(len(blob) / len(tar_of(*SMALL_FILES)), 3)
 
 
-class _Blob(io.RawIOBase):
+class _MemoryBlob(io.RawIOBase):
     """A blob in memory, read as one in the cache is."""
 
     def __init__(self, content: bytes) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from bench.micro.data import BIG_FILES, SMALL_FILES, chunks_of, tar_of
 from bench.micro.measuring import Benchmark, report
-from fastpull.layers.scan import LayerScanner
+from fastpull.native.layer_scanner import LayerScanner
 
 
 @pytest.mark.parametrize("files", [SMALL_FILES, BIG_FILES], ids=["many-small", "few-big"])

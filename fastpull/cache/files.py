@@ -10,10 +10,10 @@ import stat
 from collections.abc import Iterator
 
 from fastpull.cache.folder import CacheAccess, CacheFolder
-from fastpull.cache.locks import FileLock
+from fastpull.cache.locking.file_lock import FileLock
+from fastpull.concurrency.writes import pwrite_all
 from fastpull.errors import CacheError, FastpullError, InvalidDigest, from_os_error
 from fastpull.oci.digest import ALGORITHMS, Digest
-from fastpull.writing import pwrite_all
 
 _VERSION = "v1"
 _BY_DIGEST = ("blobs", "partial", "index", "images")
@@ -26,7 +26,7 @@ MAX_NOTE_SIZE = 1 << 20
 """Bytes of the largest small file that is read: a seal, a reference, an answer, a pin."""
 
 
-class Files:
+class CacheFiles:
     """The directory ``<root>/v1`` and its folders.
 
     Paths below it are addresses: every method opens the folders on the way by descriptor, see `fastpull.cache.folder`.

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from fastpull.errors import CacheError
-from fastpull.tarstage import remove_tree
+from fastpull.native import remove_tree
 
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

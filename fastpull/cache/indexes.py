@@ -10,7 +10,7 @@ import xxhash
 from fastpull.cache.files import digest_of
 
 if TYPE_CHECKING:
-    from fastpull.cache.files import Files
+    from fastpull.cache.files import CacheFiles
     from fastpull.oci.digest import Digest
 
 _FINGERPRINT_SIZE = 8
@@ -27,7 +27,7 @@ class Indexes:
         CacheError: from every method, where the filesystem refuses.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: CacheFiles) -> None:
         self._files = files
 
     def read(self, digest: Digest) -> bytes | None:

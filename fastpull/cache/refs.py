@@ -13,14 +13,14 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from fastpull.cache import line
+from fastpull.cache import checksummed_json
 from fastpull.errors import CacheError, InvalidDigest
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fastpull.cache.files import Files
+    from fastpull.cache.files import CacheFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Ref:
         return cls(reference, platform, manifest, top, time.time())
 
     @classmethod
-    def find(cls, files: Files, reference: str, platform: str) -> Self | None:
+    def find(cls, files: CacheFiles, reference: str, platform: str) -> Self | None:
         """What a reference resolved to the last time, if the cache knows.
 
         The word of this user, of root or of the cache's owner counts, and nobody else's.
@@ -61,12 +61,12 @@ class Ref:
         ref = cls.from_bytes(found[0])
         return ref if ref is not None and ref.name == name else None
 
-    def keep(self, files: Files) -> None:
+    def keep(self, files: CacheFiles) -> None:
         """Remembers it, in place of what it resolved to before."""
-        content = line.to_bytes({**asdict(self), "manifest": str(self.manifest), "top": str(self.top)})
+        content = checksummed_json.to_bytes({**asdict(self), "manifest": str(self.manifest), "top": str(self.top)})
         files.write(_path(files, self.name), content)
 
-    def forget(self, files: Files) -> None:
+    def forget(self, files: CacheFiles) -> None:
         """Removes it. The image's blobs stay."""
         for inner, name in _names(files):
             if name == self.name:
@@ -81,7 +81,7 @@ class Ref:
     def from_bytes(cls, content: bytes) -> Self | None:
         """Reads a file; None for anything that is not as it was written."""
         try:
-            value = line.from_bytes(content)
+            value = checksummed_json.from_bytes(content)
             manifest = Digest.parse(value["manifest"])
             top = Digest.parse(value["top"]) if "top" in value else manifest  # written before there was one
             return cls(str(value["reference"]), str(value["platform"]), manifest, top, float(value["time"]))
@@ -93,7 +93,7 @@ def _name(reference: str, platform: str) -> str:
     return Digest.of(f"{reference} {platform}".encode()).encoded
 
 
-def read_refs(files: Files) -> Iterator[Ref]:
+def read_refs(files: CacheFiles) -> Iterator[Ref]:
     """The references of a cache, of all users; of several for one name the latest. Damaged files are passed over."""
     found: dict[str, Ref] = {}
     for inner, name in _names(files):
@@ -103,7 +103,7 @@ def read_refs(files: Files) -> Iterator[Ref]:
     yield from found.values()
 
 
-def damaged_refs(files: Files) -> Iterator[str]:
+def damaged_refs(files: CacheFiles) -> Iterator[str]:
     """The names of the files that are passed over, in the folder of references."""
     for inner, name in _names(files):
         try:
@@ -114,13 +114,13 @@ def damaged_refs(files: Files) -> Iterator[str]:
             yield os.path.join(inner, name)
 
 
-def remove_ref(files: Files, name: str) -> None:
+def remove_ref(files: CacheFiles, name: str) -> None:
     """Removes a file of that name in the folder of references."""
     with contextlib.suppress(CacheError):  # another user's
         files.remove(os.path.join(files.root, "refs", name))
 
 
-def _names(files: Files) -> Iterator[tuple[str, str]]:
+def _names(files: CacheFiles) -> Iterator[tuple[str, str]]:
     """Subfolders and names of all references."""
     for nested in (False, True):
         for inner, name, state in files.listed("refs", nested=nested):
@@ -128,10 +128,10 @@ def _names(files: Files) -> Iterator[tuple[str, str]]:
                 yield inner, name
 
 
-def _read(files: Files, inner: str, name: str) -> Ref | None:
+def _read(files: CacheFiles, inner: str, name: str) -> Ref | None:
     content = files.read(os.path.join(files.root, "refs", inner, name))
     return Ref.from_bytes(content) if content is not None else None
 
 
-def _path(files: Files, name: str, user: int | None = None) -> str:
+def _path(files: CacheFiles, name: str, user: int | None = None) -> str:
     return os.path.join(files.user_folder("refs", user), name)

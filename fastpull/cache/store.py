@@ -7,11 +7,11 @@
       blobs/<algorithm>/<hex>.seal     what was verified, and when
       partial/<algorithm>/<hex>/       data and journal of a blob that is coming, or was
       index/<algorithm>/<hex>          a layer's index, by the digest of its blob
-      images/<algorithm>/<name>.sqsh   finished images, see `fastpull.cache.images`
-      pins/                            what is in use, see `fastpull.cache.pins`
+      images/<algorithm>/<name>.sqsh   finished images, see `fastpull.cache.images.store`
+      pins/                            what is in use, see `fastpull.cache.images.pins`
       refs/<hash of the reference>     what a reference resolved to
-      answers/                         the same, for a job, see `fastpull.cache.answers`
-      stagings/                        where outputs are made, see `fastpull.cache.stagings`
+      answers/                         the same, for a job, see `fastpull.cache.job_tag_cache`
+      stagings/                        where outputs are made, see `fastpull.cache.maintenance.stagings`
       locks/                           who is at it
       trash/                           on its way out
 
@@ -31,17 +31,17 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from fastpull.cache.files import Files, digest_of, local_errors
+from fastpull.cache.blob_metadata import BlobMetadata
+from fastpull.cache.files import CacheFiles, digest_of, local_errors
 from fastpull.cache.folder import NotAFile
 from fastpull.cache.indexes import Indexes
-from fastpull.cache.journal import JOURNAL
-from fastpull.cache.partial import Partial
-from fastpull.cache.seal import Seal
+from fastpull.cache.partial.blob import Partial
+from fastpull.cache.partial.journal import JOURNAL
 from fastpull.errors import CacheError, from_os_error
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
-    from fastpull.cache.locks import FileLock
+    from fastpull.cache.locking.file_lock import FileLock
 
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)  # another user's, or a cache that nobody may write to
 
@@ -61,7 +61,7 @@ class CachedBlob:
 
     digest: Digest
     size: int
-    seal: Seal | None
+    seal: BlobMetadata | None
     is_own: bool
     _fd: int
 
@@ -103,7 +103,7 @@ class Store:
     """A cache directory.
 
     Args:
-        root, locks: as for `Files`.
+        root, locks: as for `CacheFiles`.
 
     Attributes:
         files: where all is.
@@ -114,7 +114,7 @@ class Store:
     """
 
     def __init__(self, root: str, locks: str = "auto") -> None:
-        self.files = Files(root, locks)
+        self.files = CacheFiles(root, locks)
         self.indexes = Indexes(self.files)
 
     @property
@@ -198,7 +198,7 @@ class Store:
             if sync:
                 partial.sync()
             complete = partial.take(self.files.file_mode)
-            self.files.write(path + SEAL, Seal.now(partial.size, fingerprint, sync).to_bytes())
+            self.files.write(path + SEAL, BlobMetadata.now(partial.size, fingerprint, sync).to_bytes())
             with self.files.at(path, create=True) as (folder, name):
                 partial.folder.publish(complete, folder, name)
                 partial.folder.unlink(JOURNAL)
@@ -228,7 +228,9 @@ class Store:
             on_disk = True
         known = blob.seal.fingerprint if blob.seal is not None and is_fresh else fingerprint
         try:
-            self.files.write(self.blob_path(blob.digest) + SEAL, Seal.now(blob.size, known, on_disk).to_bytes(), sync)
+            self.files.write(
+                self.blob_path(blob.digest) + SEAL, BlobMetadata.now(blob.size, known, on_disk).to_bytes(), sync
+            )
         except CacheError as error:
             if sync and error.errno not in _NOT_OURS:
                 raise
@@ -259,7 +261,9 @@ class Store:
 
     def reseal(self, blob: CachedBlob, fingerprint: str) -> None:
         """Writes the seal of a blob that has just been verified anew."""
-        self.files.write(self.blob_path(blob.digest) + SEAL, Seal.now(blob.size, fingerprint, synced=False).to_bytes())
+        self.files.write(
+            self.blob_path(blob.digest) + SEAL, BlobMetadata.now(blob.size, fingerprint, synced=False).to_bytes()
+        )
 
     def is_missing(self, digest: Digest) -> bool:
         """Whether a blob is not there."""
@@ -274,12 +278,12 @@ class Store:
         return self.files.blob_lock(digest)
 
     def slot(self, number: int) -> FileLock:
-        """The lock of one of the places of `fastpull.cache.slots.Slots`."""
+        """The lock of one of the places of `fastpull.cache.locking.shared_semaphore.SharedSemaphore`."""
         return self.files.lock(f"slot-{number}")
 
-    def _read_seal(self, digest: Digest) -> Seal | None:
+    def _read_seal(self, digest: Digest) -> BlobMetadata | None:
         content = self.files.read(self.blob_path(digest) + SEAL)
-        return None if content is None else Seal.from_bytes(content)
+        return None if content is None else BlobMetadata.from_bytes(content)
 
     # --- small documents: manifests, configs
 
@@ -309,5 +313,5 @@ class Store:
         """Keeps a small blob that the caller has verified; one that is there already is used, if it is sound."""
         path = self.blob_path(digest)
         if self.read_document(digest, len(content), sync=sync) is None:
-            self.files.write(path + SEAL, Seal.now(len(content), fingerprint, sync).to_bytes())
+            self.files.write(path + SEAL, BlobMetadata.now(len(content), fingerprint, sync).to_bytes())
             self.files.write(path, content, sync)

@@ -65,7 +65,7 @@ def add_verb(verbs: Any) -> None:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    cache = fastpull.Cache(options.cache)
+    cache = fastpull.CacheManager(options.cache)
     if options.blobs:
         blobs = cache.blobs()
         rows = [(str(blob.digest), size_of(blob.size), age_of(blob.last_used)) for blob in blobs]
@@ -108,7 +108,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _du(options: argparse.Namespace) -> int:
-    cache = fastpull.Cache(options.cache)
+    cache = fastpull.CacheManager(options.cache)
     usage = cache.usage()
     rows = [
         ("blobs", str(usage.blobs), size_of(usage.blob_bytes)),
@@ -123,7 +123,7 @@ def _du(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
-    removed = fastpull.Cache(options.cache).collect(
+    removed = fastpull.CacheManager(options.cache).collect(
         max_size=fastpull.parse_size(options.max_size) if options.max_size else None,
         max_age_seconds=fastpull.parse_age(options.max_age) if options.max_age else None,
         max_pin_seconds=fastpull.parse_age(options.pin_age or "30d"),
@@ -134,7 +134,7 @@ def _gc(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    found = fastpull.Cache(options.cache).verify(dry_run=options.dry_run)
+    found = fastpull.CacheManager(options.cache).verify(dry_run=options.dry_run)
     for digest in found.corrupt:
         print(f"fastpull: damaged: {digest}", file=sys.stderr)
     for kind, digests in (
@@ -159,7 +159,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _rm(options: argparse.Namespace) -> int:
-    cache = fastpull.Cache(options.cache)
+    cache = fastpull.CacheManager(options.cache)
     removed, failures = fastpull.Removed(), []
     for name in options.names:
         try:

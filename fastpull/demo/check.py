@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from fastpull import tarstage
+from fastpull import native
 from fastpull.errors import OutputError
 from fastpull.layers.entry import EntryType
 
@@ -61,7 +61,7 @@ def remove_tree(root: str) -> None:
     folder, name = os.path.split(os.path.realpath(root))
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if number := tarstage.remove_tree(fd, os.fsencode(name)):
+        if number := native.remove_tree(fd, os.fsencode(name)):
             raise OutputError(root, os.strerror(number).lower(), number)
     finally:
         os.close(fd)

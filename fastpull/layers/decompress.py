@@ -12,8 +12,8 @@ from typing import IO, ClassVar, Protocol, cast
 
 import zstandard
 
-from fastpull.config import DEFAULT_LIMITS, Limits
-from fastpull.errors import Border, DecompressError, LimitExceeded, UnsupportedMediaType
+from fastpull.config.limits import DEFAULT_LIMITS, Limits
+from fastpull.errors import DecompressError, ErrorTranslator, LimitExceeded, UnsupportedMediaType
 
 try:  # ISA-L inflates in a third to a half of zlib's time (bench/micro)
     from isal import igzip, igzip_lib
@@ -162,11 +162,13 @@ class _Zstd:
         return data
 
 
-def _errors_of(subject: str) -> Border:
+def _errors_of(subject: str) -> ErrorTranslator:
     def ours(error: BaseException) -> DecompressError:
         return DecompressError(subject, str(error))
 
-    return Border({EOFError: ours, OSError: ours, zlib.error: ours, inflate_error: ours, zstandard.ZstdError: ours})
+    return ErrorTranslator(
+        {EOFError: ours, OSError: ours, zlib.error: ours, inflate_error: ours, zstandard.ZstdError: ours}
+    )
 
 
 def _is_skippable(magic: bytes) -> bool:

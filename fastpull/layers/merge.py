@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import MAX_DEPTH, Directory, Node, Origin, Tree
-from fastpull.layers.whiteouts import Markers, find_hidden, hide, read_markers
+from fastpull.layers.tree import MAX_DEPTH, DirectoryNode, Node, Origin, Tree
+from fastpull.layers.whiteouts import Whiteouts, find_hidden, hide, read_markers
 
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
@@ -62,7 +62,7 @@ class _Changeset:
         markers: of the layer; read if not given.
     """
 
-    def __init__(self, tree: Tree, layer: int, markers: Markers | None = None) -> None:
+    def __init__(self, tree: Tree, layer: int, markers: Whiteouts | None = None) -> None:
         self._tree = tree
         self._layer = layer
         self._index = tree.indexes[layer]
@@ -118,12 +118,12 @@ class _Changeset:
 
     def _put_directory(self, name: bytes, origin: Origin, path: bytes) -> None:
         existing = self._parent.children.get(name)
-        if isinstance(existing, Directory):
+        if isinstance(existing, DirectoryNode):
             if self._is_own(existing):
                 self._note_repeated(path)
             existing.origin = origin
         else:
-            self._put(name, Directory(origin), path)
+            self._put(name, DirectoryNode(origin), path)
 
     def _put(self, name: bytes, node: Node, path: bytes) -> None:
         existing = self._parent.children.get(name)
@@ -135,7 +135,7 @@ class _Changeset:
         self._parent.children[name] = node
 
     def _is_own(self, node: Node) -> bool:
-        origin = node.origin if isinstance(node, Directory) else node
+        origin = node.origin if isinstance(node, DirectoryNode) else node
         return origin is not None and origin >> 32 == self._layer
 
     def _note_repeated(self, path: bytes) -> None:
@@ -155,7 +155,7 @@ class _Changeset:
                 f"a hard link to nothing ({target.decode(errors='backslashreplace')})",
                 self._index.path(number),
             )
-        if isinstance(node, Directory):
+        if isinstance(node, DirectoryNode):
             raise self._fail("a hard link to a directory", self._index.path(number))
         return node
 
@@ -173,7 +173,7 @@ class _Changeset:
             raise self._fail("an entry below a non-directory of its own layer", path)
         directory = found.directory
         for name in found.missing:
-            above, directory = directory, Directory()
+            above, directory = directory, DirectoryNode()
             above.children[name] = directory
         # a link made later at a name that was taken back would lead elsewhere
         self._parent_path = None if found.is_lexical else path

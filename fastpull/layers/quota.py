@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from fastpull.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from fastpull.config import Limits
+    from fastpull.config.limits import Limits
     from fastpull.layers.index import LayerIndex
-    from fastpull.tarstage import EntryTable
+    from fastpull.native import EntryTable
 
 _FREELY = 1 << 30  # bytes that a layer may have before its ratio counts
 _ALWAYS_FREELY = 16 << 20  # however full the disk is

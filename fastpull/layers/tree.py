@@ -15,7 +15,7 @@ Origin: TypeAlias = int
 """An entry as one number, ``layer << 32 | entry``: two names with one origin are links to one inode."""
 
 
-class Directory:
+class DirectoryNode:
     """A directory of the tree.
 
     Attributes:
@@ -27,10 +27,10 @@ class Directory:
 
     def __init__(self, origin: Origin | None = None) -> None:
         self.origin = origin
-        self.children: dict[bytes, Directory | Origin] = {}
+        self.children: dict[bytes, DirectoryNode | Origin] = {}
 
 
-Node: TypeAlias = Directory | Origin
+Node: TypeAlias = DirectoryNode | Origin
 
 _UNDESCRIBED = Entry(b"", EntryType.DIRECTORY, mode=0o755)
 MAX_DEPTH = 255
@@ -41,7 +41,7 @@ MAX_SYMLINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PathLookup:
     """Where a path leads inside a tree.
 
     Attributes:
@@ -68,7 +68,7 @@ class DirectoryLookup:
         is_lexical: a ``..`` followed a name that does not exist, and took it back.
     """
 
-    directory: Directory
+    directory: DirectoryNode
     missing: list[bytes]
     obstacle: Origin | None = None
     is_loop: bool = False
@@ -76,7 +76,7 @@ class DirectoryLookup:
     is_lexical: bool = False
 
     @property
-    def found(self) -> Directory | None:
+    def found(self) -> DirectoryNode | None:
         """The directory, if it exists."""
         return None if self.missing or self.is_loop or self.is_too_deep else self.directory
 
@@ -95,7 +95,7 @@ class Tree:
 
     def __init__(self, indexes: Sequence[LayerIndex]) -> None:
         self.indexes = tuple(indexes)
-        self.root = Directory()
+        self.root = DirectoryNode()
         self.repeated: list[bytes] = []
         self.repeated_count = 0
 
@@ -105,7 +105,7 @@ class Tree:
 
     def entry(self, node: Node) -> Entry:
         """The entry that gives a node its attributes; of a directory that no entry described, the defaults."""
-        origin = node.origin if isinstance(node, Directory) else node
+        origin = node.origin if isinstance(node, DirectoryNode) else node
         if origin is None:
             return _UNDESCRIBED
         return self.indexes[origin >> 32][origin & 0xFFFFFFFF]
@@ -114,14 +114,14 @@ class Tree:
         """The target of a symbolic link."""
         return self.indexes[origin >> 32].link(origin & 0xFFFFFFFF)
 
-    def locate(self, path: bytes, *, follow: bool = True) -> Place:
+    def locate(self, path: bytes, *, follow: bool = True) -> PathLookup:
         """Finds a path as a process would whose root this tree is: no link leads out of it.
 
         Args:
             path: from the root, with or without a slash before it.
             follow: also a symbolic link that stands at the path itself.
         """
-        trail: list[tuple[bytes, Directory]] = [(b"", self.root)]
+        trail: list[tuple[bytes, DirectoryNode]] = [(b"", self.root)]
         pending, links = path.split(b"/")[::-1], 0
         missing: list[bytes] = []
         while pending:
@@ -139,21 +139,21 @@ class Tree:
             is_last = not any(part not in (b"", b".") for part in pending)
             if node is None:
                 missing.append(name)
-            elif isinstance(node, Directory):
+            elif isinstance(node, DirectoryNode):
                 trail.append((name, node))
             elif self.type(node) is EntryType.SYMLINK and (follow or not is_last):
                 links += 1
                 if links > MAX_SYMLINKS:
-                    return Place(path, None, path)
+                    return PathLookup(path, None, path)
                 target = self.link(node)
                 if target.startswith(b"/"):
                     del trail[1:]
                 pending.extend(reversed(target.split(b"/")))
             else:
                 found = b"/".join([*(part for part, _ in trail[1:]), name])
-                return Place(found, node) if is_last else Place(found, None, found)
+                return PathLookup(found, node) if is_last else PathLookup(found, None, found)
         names = [*(part for part, _ in trail[1:]), *missing]
-        return Place(b"/".join(names), None if missing else trail[-1][1])
+        return PathLookup(b"/".join(names), None if missing else trail[-1][1])
 
     def find_directory(self, path: bytes) -> DirectoryLookup:
         """Look up a directory, symbolic links followed inside the root.
@@ -167,7 +167,7 @@ class Tree:
         while pending and len(trail) + len(missing) <= MAX_DEPTH:
             name = pending.pop()
             node = None if missing else trail[-1].children.get(name)
-            if isinstance(node, Directory):
+            if isinstance(node, DirectoryNode):
                 trail.append(node)
             elif name in (b"", b"."):
                 continue
@@ -198,7 +198,7 @@ class Tree:
         while pending:
             path, node = pending.pop()
             yield path, node
-            if isinstance(node, Directory):
+            if isinstance(node, DirectoryNode):
                 prefix = path + b"/" if path else b""
                 pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
 
@@ -206,7 +206,7 @@ class Tree:
         """For each layer and each of its entries whether the tree needs it: 1, or 0."""
         found = [bytearray(len(index)) for index in self.indexes]
         for _, node in self.walk():
-            origin = node.origin if isinstance(node, Directory) else node
+            origin = node.origin if isinstance(node, DirectoryNode) else node
             if origin is not None:
                 found[origin >> 32][origin & 0xFFFFFFFF] = 1
         return found

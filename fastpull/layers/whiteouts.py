@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import LayerError
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import Directory, Node, Tree
+from fastpull.layers.tree import DirectoryNode, Node, Tree
 
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
@@ -28,7 +28,7 @@ _NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
 
 
 @dataclass(slots=True)
-class Markers:
+class Whiteouts:
     """The entries of a layer that describe whiteouts, or that AUFS kept for itself.
 
     Attributes:
@@ -42,13 +42,13 @@ class Markers:
     aufs_links: dict[bytes, int] = field(default_factory=dict)
 
 
-def read_markers(index: LayerIndex) -> Markers:
+def read_markers(index: LayerIndex) -> Whiteouts:
     """Return the markers of a layer.
 
     Raises:
         LayerError: a whiteout of nothing, or an entry below a whiteout.
     """
-    found = Markers()
+    found = Whiteouts()
     if _MARKER not in index.columns.paths:
         return found
     for number, path in enumerate(index.paths()):
@@ -68,7 +68,7 @@ def read_markers(index: LayerIndex) -> Markers:
     return found
 
 
-def hide(directory: Directory, name: bytes) -> None:
+def hide(directory: DirectoryNode, name: bytes) -> None:
     """Apply a marker of a given name to the lower directory that it stands for."""
     if name == _OPAQUE:
         directory.children.clear()
@@ -77,8 +77,8 @@ def hide(directory: Directory, name: bytes) -> None:
 
 
 def find_hidden(
-    tree: Tree, index: LayerIndex, markers: Markers, preview: Callable[[Tree], None]
-) -> Sequence[tuple[Directory, bytes]]:
+    tree: Tree, index: LayerIndex, markers: Whiteouts, preview: Callable[[Tree], None]
+) -> Sequence[tuple[DirectoryNode, bytes]]:
     """Return the directories that the markers of a layer act on, each with the name of the marker.
 
     Args:
@@ -110,18 +110,18 @@ def find_hidden(
     return found
 
 
-def _find_plain(tree: Tree, path: bytes) -> tuple[Directory | None, bool]:
+def _find_plain(tree: Tree, path: bytes) -> tuple[DirectoryNode | None, bool]:
     """Return the directory at a path, no link followed, and whether a symbolic link is on the way."""
     directory = tree.root
     for part in path.split(b"/") if path else ():
         node = directory.children.get(part)
-        if not isinstance(node, Directory):
+        if not isinstance(node, DirectoryNode):
             return None, node is not None and tree.type(node) is EntryType.SYMLINK
         directory = node
     return directory, False
 
 
-def _makes_links(index: LayerIndex, markers: Markers) -> bool:
+def _makes_links(index: LayerIndex, markers: Whiteouts) -> bool:
     """Return whether the layer may put a symbolic link on the way to one of its markers."""
     names = {part for parent, _ in markers.places if parent for part in parent.split(b"/")}
     kinds = (EntryType.SYMLINK, EntryType.HARDLINK)
@@ -130,7 +130,7 @@ def _makes_links(index: LayerIndex, markers: Markers) -> bool:
     )
 
 
-class _Copy(Directory):
+class _Copy(DirectoryNode):
     """A directory that can be changed without changing the original; the rest is copied when it is looked at.
 
     Attributes:
@@ -139,7 +139,7 @@ class _Copy(Directory):
 
     __slots__ = ("original",)
 
-    def __init__(self, original: Directory) -> None:
+    def __init__(self, original: DirectoryNode) -> None:
         super().__init__(original.origin)
         self.original = original
         self.children = _CopiedChildren(original.children)
@@ -157,7 +157,7 @@ class _CopiedChildren(dict[bytes, Node]):
         node = super().get(name)
         if node is None and name not in self._removed:
             node = self._original.get(name)
-            if isinstance(node, Directory):
+            if isinstance(node, DirectoryNode):
                 node = self[name] = _Copy(node)
         return node
 

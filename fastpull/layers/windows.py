@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from fastpull.tasks import Aborted
+from fastpull.concurrency.threads import Aborted
 
 INCLUDED = 1 << 20
 """A window up to so many bytes is among the buffers that every layer has anyway."""
 
 
-class Windows:
+class WindowMemory:
     """Shares memory among the windows of layers that are inflated side by side, on threads.
 
     A window that finds no room waits for those of other layers to end. It must not wait while it keeps others waiting:
@@ -27,10 +27,10 @@ class Windows:
         self._total = total
         self._on_change = on_change
         self._taken = 0
-        self._beyond: Window | None = None
+        self._beyond: InflaterWindow | None = None
         self._changed = threading.Condition()
 
-    def take(self, window: Window, size: int) -> None:
+    def take(self, window: InflaterWindow, size: int) -> None:
         """Gives a layer as many bytes in all; blocks until it may have them."""
         with self._changed:
             while not (window.is_aborted or self._grant(window, size)):
@@ -39,7 +39,7 @@ class Windows:
                 raise Aborted
             self._resize(window, size)
 
-    def release(self, window: Window) -> None:
+    def release(self, window: InflaterWindow) -> None:
         """Takes back what a layer has."""
         with self._changed:
             if self._beyond is window:
@@ -47,13 +47,13 @@ class Windows:
             self._resize(window, 0)
             self._changed.notify_all()
 
-    def abort(self, window: Window) -> None:
+    def abort(self, window: InflaterWindow) -> None:
         """Ends the waiting of a layer."""
         with self._changed:
             window.is_aborted = True
             self._changed.notify_all()
 
-    def _grant(self, window: Window, size: int) -> bool:
+    def _grant(self, window: InflaterWindow, size: int) -> bool:
         if self._beyond is window or self._taken - window.size + size <= self._total:
             return True
         if self._beyond is None and (window.size or size > self._total):
@@ -61,14 +61,14 @@ class Windows:
             return True
         return False
 
-    def _resize(self, window: Window, size: int) -> None:
+    def _resize(self, window: InflaterWindow, size: int) -> None:
         if size != window.size:
             self._taken += size - window.size
             window.size = size
             self._on_change(self._taken)
 
 
-class Window:
+class InflaterWindow:
     """The window of one layer: of its frames the largest so far.
 
     Args:
@@ -79,7 +79,7 @@ class Window:
         is_aborted: whether it is not to wait any more.
     """
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: WindowMemory) -> None:
         self._windows = windows
         self.size = 0
         self.is_aborted = False

@@ -14,7 +14,7 @@ from fastpull.oci.digest import Digest
 from fastpull.oci.platform import Platform
 
 if TYPE_CHECKING:
-    from fastpull.oci.json import Document
+    from fastpull.oci.json import JsonDocument
 
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
 _MAX_SIZE = (1 << 63) - 1
@@ -61,7 +61,7 @@ class Descriptor:
             raise ValueError(f"'data' is not what {self.digest} names")
 
     @classmethod
-    def from_document(cls, document: Document) -> Self:
+    def from_document(cls, document: JsonDocument) -> Self:
         """Reads a descriptor out of a manifest or an index.
 
         Raises:
@@ -101,7 +101,7 @@ class Descriptor:
         return dict(self.annotations).get(name)
 
 
-def _platform(document: Document) -> Platform | None:
+def _platform(document: JsonDocument) -> Platform | None:
     """The platform of an index's entry; None for one without operating system or architecture: its config decides."""
     os, architecture, variant = (document.text_or(name, "") for name in ("os", "architecture", "variant"))
     platform = Platform.normalised(os, architecture, variant)

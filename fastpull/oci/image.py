@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidDigest, MalformedDocument
 from fastpull.oci.digest import Digest
-from fastpull.oci.json import Document
+from fastpull.oci.json import JsonDocument
 from fastpull.oci.platform import Platform
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ImageConfig:
         Raises:
             MalformedDocument: not strict JSON, or a field that breaks the specification.
         """
-        document = Document.parse(body, subject)
+        document = JsonDocument.parse(body, subject)
         rootfs = document.child("rootfs")
         if rootfs is None:
             document.fail("'rootfs' is missing")
@@ -75,7 +75,7 @@ class ImageConfig:
             diff_ids = tuple(Digest.parse(text) for text in rootfs.texts("diff_ids"))
         except InvalidDigest as error:
             rootfs.fail(error.message)
-        run = document.child("config") or Document({}, subject)
+        run = document.child("config") or JsonDocument({}, subject)
         return cls(
             Platform.normalised(
                 document.text_or("os", ""),

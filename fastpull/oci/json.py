@@ -11,7 +11,7 @@ MAX_DOCUMENT_SIZE = 4 << 20
 """The largest manifest or config that is read, in bytes; the distribution specification asks registries for as much."""
 
 
-class Document:
+class JsonDocument:
     """A JSON object that is read field by field, each with its type.
 
     Args:
@@ -28,7 +28,7 @@ class Document:
         self._at = at
 
     @classmethod
-    def parse(cls, body: bytes, subject: str) -> Document:
+    def parse(cls, body: bytes, subject: str) -> JsonDocument:
         """Reads one JSON object.
 
         Raises:
@@ -43,7 +43,7 @@ class Document:
         return cls(value, subject)
 
     @classmethod
-    def parse_list(cls, body: bytes, subject: str) -> list[Document]:
+    def parse_list(cls, body: bytes, subject: str) -> list[JsonDocument]:
         """Reads a list of JSON objects; errors are those of `parse`."""
         return cls({"": _parse(body, subject)}, subject).children("")
 
@@ -85,19 +85,19 @@ class Document:
         value: int = self._get(name, int, "an integer", required=True)
         return value
 
-    def child(self, name: str) -> Document | None:
+    def child(self, name: str) -> JsonDocument | None:
         """An object, or None."""
         value = self._get(name, dict, "an object", required=False)
-        return None if value is None else Document(value, self._subject, f"{self._at}/{name}")
+        return None if value is None else JsonDocument(value, self._subject, f"{self._at}/{name}")
 
-    def children(self, name: str) -> list[Document]:
+    def children(self, name: str) -> list[JsonDocument]:
         """A list of objects; empty where there is none."""
         values = self._get(name, list, "a list", required=False) or []
         found = []
         for number, value in enumerate(values):
             if not isinstance(value, dict):
                 self.fail(f"{name!r} holds something that is not an object")
-            found.append(Document(value, self._subject, f"{self._at}/{name}/{number}"))
+            found.append(JsonDocument(value, self._subject, f"{self._at}/{name}/{number}"))
         return found
 
     def texts(self, name: str) -> tuple[str, ...]:

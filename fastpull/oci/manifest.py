@@ -9,7 +9,7 @@ from fastpull.errors import NoMatchingPlatform, UnsupportedMediaType
 from fastpull.oci import media_types
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.foreign import foreign_format
-from fastpull.oci.json import Document
+from fastpull.oci.json import JsonDocument
 
 if TYPE_CHECKING:
     from fastpull.oci.platform import Platform
@@ -99,7 +99,7 @@ def parse_manifest(body: bytes, content_type: str | None, subject: str) -> Manif
 
     Spec: image-spec manifest.md, image-index.md; distribution-spec, Pulling manifests.
     """
-    document = Document.parse(body, subject)
+    document = JsonDocument.parse(body, subject)
     said = media_types.essence(content_type or "")
     if document.integer("schemaVersion") == 1 or said in media_types.SCHEMA_1:
         raise UnsupportedMediaType(subject, said or "schemaVersion 1", "Docker's schema 1 is not supported, it was")
@@ -115,7 +115,7 @@ def parse_manifest(body: bytes, content_type: str | None, subject: str) -> Manif
     raise UnsupportedMediaType(subject, media_type)
 
 
-def _media_type(document: Document, said: str) -> str:
+def _media_type(document: JsonDocument, said: str) -> str:
     written = document.text_or("mediaType", "")
     known = media_types.MANIFESTS | media_types.INDEXES
     if written and said in known and written != said:
@@ -125,7 +125,7 @@ def _media_type(document: Document, said: str) -> str:
     return media_types.OCI_INDEX if "manifests" in document else media_types.OCI_MANIFEST
 
 
-def _manifest(document: Document, media_type: str, subject: str, body: bytes) -> Manifest:
+def _manifest(document: JsonDocument, media_type: str, subject: str, body: bytes) -> Manifest:
     if "manifests" in document:
         document.fail(f"'manifests' in a {media_type}")
     config = document.child("config")
@@ -148,7 +148,7 @@ def _manifest(document: Document, media_type: str, subject: str, body: bytes) ->
     return Manifest(media_type, described, layers, body)
 
 
-def _descriptors(document: Document, name: str) -> tuple[Descriptor, ...]:
+def _descriptors(document: JsonDocument, name: str) -> tuple[Descriptor, ...]:
     if name not in document:
         document.fail(f"{name!r} is missing")
     return tuple(Descriptor.from_document(child) for child in document.children(name))

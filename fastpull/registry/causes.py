@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from fastpull.progress import NOTICED_SECONDS
+from fastpull.telemetry.events import NOTICED_SECONDS
 
 if TYPE_CHECKING:
     from fastpull.errors import FastpullError
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[0-9a-f]{32,}|[0-9]+")
 _MAX_CAUSES = 1000
 
 
-class Causes:
+class FailureCauses:
     """The causes of failures of late."""
 
     def __init__(self) -> None:

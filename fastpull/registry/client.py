@@ -26,20 +26,20 @@ from fastpull.errors import (
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
-from fastpull.registry.auth import Authorizer
-from fastpull.registry.challenges import parse_challenges
-from fastpull.registry.lanes import Lanes
-from fastpull.registry.locations import Locations
-from fastpull.registry.ranges import ContentRange
-from fastpull.registry.ratelimit import RateLimit
-from fastpull.registry.retry import Backoff, Retrying, retry_after_seconds, with_retries
-from fastpull.registry.urls import foreign_url, host_of, shown
+from fastpull.registry.auth.authorizer import Authorizer
+from fastpull.registry.auth.challenges import parse_challenges
+from fastpull.registry.download.ranges import ContentRange
+from fastpull.registry.host_limiter import HostLimiter
+from fastpull.registry.http.locations import Locations
+from fastpull.registry.http.rate_limit import RateLimit
+from fastpull.registry.http.retry import Backoff, Retrying, retry_after_seconds, with_retries
+from fastpull.registry.http.urls import foreign_url, host_of, shown
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
-    from fastpull.registry.answer import Answer
-    from fastpull.registry.keyring import Keyring
-    from fastpull.registry.transport import Transport
+    from fastpull.registry.auth.keyring import Keyring
+    from fastpull.registry.http.response import Response
+    from fastpull.registry.http.transport import Transport
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signed URL is no longer good
@@ -49,7 +49,7 @@ _MAX_CHALLENGES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestAnswer:
+class ManifestResponse:
     """A manifest as it came.
 
     Attributes:
@@ -73,7 +73,7 @@ class BlobBody:
     start: int
     stop: int
     is_whole: bool
-    _answer: Answer
+    _answer: Response
 
     @property
     def host(self) -> str:
@@ -129,21 +129,21 @@ class RegistryClient:
         self._base_lock = asyncio.Lock()
         self._locations = Locations()
 
-    async def manifest(self, repository: str, version: str) -> ManifestAnswer:
+    async def manifest(self, repository: str, version: str) -> ManifestResponse:
         """Fetches a manifest or index by tag or digest.
 
         Raises:
             NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
         """
 
-        async def once() -> ManifestAnswer:
+        async def once() -> ManifestResponse:
             url = (await self._base_url()) / "v2" / repository / "manifests" / version
             headers = {"Accept": media_types.ACCEPT}
             async with self._exchange(url, repository, headers) as answer:
                 self._tell_limit(answer)
                 if answer.status != 200:
                     raise await self._refusal(answer, repository, f"manifest {version!r} of {repository}")
-                return ManifestAnswer(await answer.body(MAX_DOCUMENT_SIZE), answer.headers.get("Content-Type"))
+                return ManifestResponse(await answer.body(MAX_DOCUMENT_SIZE), answer.headers.get("Content-Type"))
 
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
@@ -241,13 +241,13 @@ class RegistryClient:
         """Who is asking for a repository, for messages."""
         return self._auth.identity(f"repository:{repository}:pull")
 
-    def lanes(self, digest: Digest) -> Lanes:
+    def lanes(self, digest: Digest) -> HostLimiter:
         """The lanes to the host that a blob comes from, as far as it is known yet."""
         host = self._blob_host(digest)
         lanes = self._transport.lanes.get(host)
         if lanes is None:  # where a registry sends its clients is about as far away as it is itself
             latency = self._transport.latencies.get(host, self._transport.latencies.get(self._host, 0.0))
-            lanes = self._transport.lanes[host] = Lanes(self._max_connections, latency)
+            lanes = self._transport.lanes[host] = HostLimiter(self._max_connections, latency)
         return lanes
 
     def _blob_host(self, digest: Digest) -> str:
@@ -255,7 +255,7 @@ class RegistryClient:
         return host_of(location) if location else self._host
 
     async def _blob_body(
-        self, answer: Answer, repository: str, descriptor: Descriptor, start: int, stop: int
+        self, answer: Response, repository: str, descriptor: Descriptor, start: int, stop: int
     ) -> BlobBody:
         if answer.status == 200:
             length = answer.headers.get("Content-Length", "")
@@ -292,7 +292,7 @@ class RegistryClient:
     @asynccontextmanager
     async def _exchange(
         self, url: URL, repository: str, headers: Mapping[str, str], *, method: str = "GET"
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[Response]:
         """Sends a request, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
         scope = f"repository:{repository}:pull"
         registry = await self._base_url()
@@ -319,13 +319,13 @@ class RegistryClient:
                 yield answer
                 return
 
-    def _tell_limit(self, answer: Answer) -> None:
+    def _tell_limit(self, answer: Response) -> None:
         limit = RateLimit.parse(answer.headers)
         if limit is not None and limit.is_low and not self._told_limit:
             self._told_limit = True
             self._on_warning(f"{self.name} limits how much may be pulled: {limit}; logging in often raises the limit")
 
-    async def _refusal(self, answer: Answer, repository: str, subject: str) -> RegistryError | AccessDenied:
+    async def _refusal(self, answer: Response, repository: str, subject: str) -> RegistryError | AccessDenied:
         """The error that an answer stands for."""
         if answer.status in (401, 403):
             if answer.host != self._host:
@@ -342,14 +342,14 @@ class RegistryClient:
         return UnexpectedAnswer(shown(answer.url), await answer.complaint() or "no explanation", answer.status)
 
 
-def _digest_of(answer: Answer) -> Digest | None:
+def _digest_of(answer: Response) -> Digest | None:
     try:
         return Digest.parse(answer.headers.get("Docker-Content-Digest", ""))
     except InvalidDigest:
         return None
 
 
-def _redirected(answer: Answer, *, may_be_plain: bool = False) -> URL:
+def _redirected(answer: Response, *, may_be_plain: bool = False) -> URL:
     url = foreign_url(answer.headers.get("Location", ""), answer.url)
     if url is None:
         raise UnexpectedAnswer(shown(answer.url), "a redirect to no URL", answer.status)

@@ -19,7 +19,7 @@ from fastpull.errors import AccessDenied, FastpullError, IntegrityError, Registr
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.digest import Digest
-    from fastpull.registry.client import ManifestAnswer, RegistryClient
+    from fastpull.registry.client import ManifestResponse, RegistryClient
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Endpoint:
         """Takes note of a failure."""
         self._rests_until = time.monotonic() + REST_SECONDS
 
-    async def manifest(self, version: str) -> ManifestAnswer:
+    async def manifest(self, version: str) -> ManifestResponse:
         """As `RegistryClient.manifest`."""
         async with self._in_time():
             return await self.client.manifest(self.repository, version)

@@ -14,7 +14,7 @@ Files: TypeAlias = Mapping[bytes, bytes | None]
 """Files of the image by path, as a process in it would open them; None for what is no file."""
 
 
-class Frame(Enum):
+class OutputShape(Enum):
     """Where the root filesystem is in what a runtime takes."""
 
     NONE = "none"
@@ -64,7 +64,7 @@ class Additions:
     Attributes:
         inside: files and directories in the root filesystem.
         hidden: directories of the image, by path without links, whose content is left out.
-        beside: files beside the root filesystem, by name; for a `Frame.PAIR` by ending.
+        beside: files beside the root filesystem, by name; for a `OutputShape.PAIR` by ending.
         warnings: what the runtime will not do as the image says, a sentence each.
     """
 
@@ -74,7 +74,7 @@ class Additions:
     warnings: tuple[str, ...] = ()
 
 
-class Dialect(Protocol):
+class RuntimeProfile(Protocol):
     """One runtime's wishes. Its methods are pure."""
 
     @property
@@ -82,12 +82,12 @@ class Dialect(Protocol):
         """As users type it."""
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> OutputShape:
         """Where the root filesystem is in the output."""
 
     @property
     def companions(self) -> tuple[str, ...]:
-        """The names, for a `Frame.PAIR` the endings, of all files that `Additions.beside` will have."""
+        """The names, for a `OutputShape.PAIR` the endings, of all files that `Additions.beside` will have."""
 
     @property
     def has_one_owner(self) -> bool:

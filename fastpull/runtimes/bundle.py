@@ -12,7 +12,7 @@ import pwd
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from fastpull.runtimes.base import Additions, Files, Frame
+from fastpull.runtimes.base import Additions, Files, OutputShape
 from fastpull.runtimes.execution import Execution
 from fastpull.runtimes.plain import working_directory
 from fastpull.runtimes.text import listed, shown
@@ -107,17 +107,17 @@ class Bundle:
 
     caller: Caller = field(default_factory=Caller.of_process)
     name = "bundle"
-    frame = Frame.FOLDER
+    frame = OutputShape.FOLDER
     companions = ("config.json",)
     has_one_owner = False
 
     def reads(self, image: Image, /) -> tuple[bytes, ...]:
-        """See `fastpull.runtimes.base.Dialect`."""
+        """See `fastpull.runtimes.base.RuntimeProfile`."""
         Execution.of(image)
         return files_for(image)
 
     def additions(self, image: Image, files: Files, /) -> Additions:
-        """See `fastpull.runtimes.base.Dialect`."""
+        """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution, user = Execution.of(image), find_user(image, files)
         warnings = list(execution.warnings)
         annotations, left_out = _annotations(image)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from fastpull.oci.json import Document
+from fastpull.oci.json import JsonDocument
 from fastpull.runtimes.base import Additions, File, Files, Folder
 from fastpull.runtimes.execution import Execution, FromConfig
 from fastpull.runtimes.text import listed, split_lines
@@ -29,7 +29,7 @@ class Charliecloud(FromConfig):
     name = "charliecloud"
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
-        """See `fastpull.runtimes.base.Dialect`."""
+        """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution = Execution.of(image)
         lines, left_out = split_lines(f"{name}={_quoted(value)}" for name, value in sorted(execution.env))
         environment = "".join(line + "\n" for line in lines)
@@ -57,7 +57,7 @@ def _quoted(value: str) -> str:
 
 
 def _metadata(image: Image, execution: Execution) -> bytes:
-    document = Document.parse(image.config.raw, image.source)
+    document = JsonDocument.parse(image.config.raw, image.source)
     metadata = {
         "arch": image.platform.architecture,
         "cwd": execution.working_dir,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from fastpull.errors import InvalidSetting
-from fastpull.runtimes.base import Dialect, Frame
+from fastpull.runtimes.base import OutputShape, RuntimeProfile
 from fastpull.runtimes.bundle import Bundle
 from fastpull.runtimes.charliecloud import Charliecloud
 from fastpull.runtimes.enroot import Enroot
 from fastpull.runtimes.plain import Plain
 from fastpull.runtimes.shifter import Shifter
 
-_MAKERS: dict[str, Callable[[], Dialect]] = {
+_MAKERS: dict[str, Callable[[], RuntimeProfile]] = {
     "bundle": Bundle,
     "charliecloud": Charliecloud,
     "enroot": Enroot,
@@ -24,13 +24,13 @@ RUNTIMES = tuple(_MAKERS)
 """The names of the dialects that there are."""
 
 
-def dialects_for(names: Iterable[str | Dialect]) -> tuple[Dialect, ...]:
+def profiles_for(names: Iterable[str | RuntimeProfile]) -> tuple[RuntimeProfile, ...]:
     """Makes dialects of their names; each counts once.
 
     Raises:
         InvalidSetting: there is none of a name, or two that do not fit into one output.
     """
-    dialects: dict[str, Dialect] = {}
+    dialects: dict[str, RuntimeProfile] = {}
     for name in names:
         if not isinstance(name, str):
             dialects[name.name] = name
@@ -38,12 +38,12 @@ def dialects_for(names: Iterable[str | Dialect]) -> tuple[Dialect, ...]:
             dialects[name] = _MAKERS[name]()
         else:
             raise InvalidSetting(name, f"no such runtime, it is one of {', '.join(RUNTIMES)}")
-    frames = [dialect.name for dialect in dialects.values() if dialect.frame is not Frame.NONE]
+    frames = [dialect.name for dialect in dialects.values() if dialect.frame is not OutputShape.NONE]
     if len(frames) > 1:
         raise InvalidSetting(", ".join(frames), "these want different kinds of output, make one for each")
     return tuple(dialects.values())
 
 
-def frame_of(dialects: Iterable[Dialect]) -> Frame:
+def shape_of(dialects: Iterable[RuntimeProfile]) -> OutputShape:
     """Where the root filesystem is in an output for these."""
-    return next((dialect.frame for dialect in dialects if dialect.frame is not Frame.NONE), Frame.NONE)
+    return next((dialect.frame for dialect in dialects if dialect.frame is not OutputShape.NONE), OutputShape.NONE)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from fastpull.errors import InvalidSetting, LayerError, LimitExceeded
 from fastpull.layers.entry import Entry, EntryType
-from fastpull.layers.tree import MAX_DEPTH, Directory
+from fastpull.layers.tree import MAX_DEPTH, DirectoryNode
 from fastpull.runtimes.base import Additions, File, Folder
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
-    from fastpull.runtimes.base import Dialect
+    from fastpull.runtimes.base import RuntimeProfile
 
 Member: TypeAlias = tuple[Entry, bytes]
 
@@ -21,7 +21,7 @@ _OPAQUE = b".wh..wh..opq"
 _MAX_SHOWN = 80
 
 
-def compose(tree: Tree, wishes: Sequence[tuple[Dialect, Additions]], mtime: int, subject: str) -> list[Member]:
+def compose(tree: Tree, wishes: Sequence[tuple[RuntimeProfile, Additions]], mtime: int, subject: str) -> list[Member]:
     """The entries of a layer that gives an image what dialects want; each path once, sorted, parents first.
 
     Args:
@@ -43,7 +43,7 @@ def compose(tree: Tree, wishes: Sequence[tuple[Dialect, Additions]], mtime: int,
     return layer.members()
 
 
-def beside(wishes: Iterable[tuple[Dialect, Additions]]) -> dict[str, bytes]:
+def beside(wishes: Iterable[tuple[RuntimeProfile, Additions]]) -> dict[str, bytes]:
     """The files beside the root filesystem, by name or by ending."""
     return {name: content for _, additions in wishes for name, content in additions.beside}
 
@@ -57,7 +57,7 @@ class _Layer:
 
     def hide(self, path: bytes) -> None:
         node = self._tree.locate(path, follow=False).node
-        if isinstance(node, Directory) and node.children:
+        if isinstance(node, DirectoryNode) and node.children:
             self._found[path + b"/" + _OPAQUE] = (Entry(path + b"/" + _OPAQUE, EntryType.FILE), b""), ""
 
     def add(self, wish: File | Folder, dialect: str) -> None:
@@ -73,7 +73,7 @@ class _Layer:
         if wish.is_mount_point and self._tree.locate(wish.path, follow=False).node is not None:
             return
         place = self._tree.locate(wish.path)
-        if place.blocked or not (place.node is None or isinstance(place.node, Directory)):
+        if place.blocked or not (place.node is None or isinstance(place.node, DirectoryNode)):
             self._refuse(f"{wish.what} cannot be made, since something else is there or on the way", wish.path)
         if place.node is None:
             self._make_parents(place.path, dialect)
@@ -82,9 +82,9 @@ class _Layer:
     def _add_file(self, wish: File, dialect: str) -> None:
         above, _, name = wish.path.rpartition(b"/")
         folder = self._tree.locate(above)
-        if folder.blocked or not (folder.node is None or isinstance(folder.node, Directory)):
+        if folder.blocked or not (folder.node is None or isinstance(folder.node, DirectoryNode)):
             self._refuse(f"a file for {dialect} has no place, since no directory is above it", wish.path)
-        there = folder.node.children.get(name) if isinstance(folder.node, Directory) else None
+        there = folder.node.children.get(name) if isinstance(folder.node, DirectoryNode) else None
         if there is not None and not wish.replace:
             return
         path = folder.path + b"/" + name if folder.path else name

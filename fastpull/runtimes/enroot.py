@@ -36,7 +36,7 @@ class Enroot(FromConfig):
     has_one_owner = True
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
-        """See `fastpull.runtimes.base.Dialect`."""
+        """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution = Execution.of(image)
         fstab = "".join(
             f"${{ENROOT_ROOTFS}}{volume} {volume} none x-create=dir,bind,rw,nosuid,nodev\n"

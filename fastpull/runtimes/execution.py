@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from fastpull.errors import MalformedDocument
-from fastpull.runtimes.base import Frame
+from fastpull.runtimes.base import OutputShape
 from fastpull.runtimes.text import is_plain_path, listed, shown
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ class Execution:
 class FromConfig:
     """What dialects have in common that see nothing of an image but its config."""
 
-    frame = Frame.NONE
+    frame = OutputShape.NONE
     companions: tuple[str, ...] = ()
     has_one_owner = False
 
     def reads(self, image: Image, /) -> tuple[bytes, ...]:
-        """See `fastpull.runtimes.base.Dialect`."""
+        """See `fastpull.runtimes.base.RuntimeProfile`."""
         Execution.of(image)
         return ()
 

@@ -35,5 +35,5 @@ class Plain(FromConfig):
     name = "plain"
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
-        """See `fastpull.runtimes.base.Dialect`."""
+        """See `fastpull.runtimes.base.RuntimeProfile`."""
         return Additions((*MOUNT_POINTS, working_directory(Execution.of(image))))

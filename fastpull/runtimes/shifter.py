@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastpull.runtimes.base import Additions, Files, Frame
+from fastpull.runtimes.base import Additions, Files, OutputShape
 from fastpull.runtimes.execution import Execution, FromConfig
 from fastpull.runtimes.plain import MOUNT_POINTS, working_directory
 from fastpull.runtimes.text import is_one_line, listed, split_lines
@@ -20,12 +20,12 @@ class Shifter(FromConfig):
     """The text file with entrypoint, command, working directory, user and environment."""
 
     name = "shifter"
-    frame = Frame.PAIR
+    frame = OutputShape.PAIR
     companions = (".meta",)
     has_one_owner = True
 
     def additions(self, image: Image, _files: Files, /) -> Additions:
-        """See `fastpull.runtimes.base.Dialect`."""
+        """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution, config = Execution.of(image), image.config
         lines, warnings = ["FORMAT: squashfs"], []
         if execution.entrypoint:

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fastpull.layers.tree import Directory
+from fastpull.layers.tree import DirectoryNode
 from fastpull.runtimes.text import is_plain_path, listed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def resolve_volumes(image: Image, tree: Tree) -> tuple[Image, list[str]]:
             found.add(volume)
             continue
         place = tree.locate(volume.encode())
-        if place.blocked or not (place.node is None or isinstance(place.node, Directory)):
+        if place.blocked or not (place.node is None or isinstance(place.node, DirectoryNode)):
             blocked.append(volume)
         else:
             found.add("/" + os.fsdecode(place.path))

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from fastpull.meter import Meter
+from fastpull.telemetry.timing import PullTimer
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
-    from fastpull.sinks.marker import Marker, OutputIdentity
-    from fastpull.tarstage import EntryTable, Spans
+    from fastpull.native import EntryTable, Spans
+    from fastpull.sinks.output.marker import Marker, OutputIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Resources:
     memory: int = 64 << 20
     sync: bool = False
     keep_out: tuple[str, ...] = ()
-    meter: Meter = field(default_factory=Meter)
+    meter: PullTimer = field(default_factory=PullTimer)
 
 
 @dataclass(slots=True)

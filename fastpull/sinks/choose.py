@@ -6,16 +6,16 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from fastpull.errors import InvalidSetting
-from fastpull.sinks.directory import Directory
+from fastpull.sinks.directory.sink import Directory
 from fastpull.sinks.formats import format_of
 from fastpull.sinks.squashfs.sink import Squashfs
-from fastpull.sinks.tar import Tar
+from fastpull.sinks.tar.sink import Tar
 
 if TYPE_CHECKING:
-    from fastpull.config import Settings
+    from fastpull.config.settings import Settings
     from fastpull.sinks.base import Sink
+    from fastpull.sinks.directory.ownership import OwnerName
     from fastpull.sinks.formats import FormatName
-    from fastpull.sinks.ownership import OwnerName
 
 _OPTIONS = {
     "dir": {"owner", "replace_foreign"},

@@ -14,18 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fastpull.config import DEFAULT_LIMITS
+from fastpull.concurrency.threads import check_stopped
+from fastpull.config.limits import DEFAULT_LIMITS
 from fastpull.errors import DecompressError, LayerError, LimitExceeded, MalformedDocument, NotFound, TarError, printable
 from fastpull.layers.entry import EntryType
-from fastpull.layers.scan import LayerScanner
+from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
-from fastpull.sources.files import Extent
+from fastpull.sources.files import FileExtent
 from fastpull.sources.spool import Spool, decompressed
-from fastpull.tasks import check_stopped
 
 if TYPE_CHECKING:
     from fastpull.cache.store import Store
-    from fastpull.config import Limits
+    from fastpull.config.limits import Limits
     from fastpull.layers.index import LayerIndex
 
 MAX_MEMBERS = 100_000
@@ -38,7 +38,7 @@ _HOLES = "a member that is stored with holes"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """An entry of an archive.
 
     Attributes:
@@ -82,8 +82,8 @@ class Archive:
         """What it is, for messages."""
         return self._name
 
-    def open(self, path: str) -> Extent:
-        """Finds a regular member; links within the archive are followed, one step. See `fastpull.sources.files.Files`.
+    def open(self, path: str) -> FileExtent:
+        """Finds a regular member; links within the archive are followed, one step; see `SourceFiles`.
 
         Raises:
             NotFound: there is no such member.
@@ -95,13 +95,13 @@ class Archive:
             member = self._member(self._target(name, member))
         if member.type is not EntryType.FILE:
             raise MalformedDocument(self.name, f"{path!r} is no file,")
-        return Extent(self._fd, member.start, member.size, f"{path} of {self.name}")
+        return FileExtent(self._fd, member.start, member.size, f"{path} of {self.name}")
 
     def close(self) -> None:
         """Closes the file."""
         os.close(self._fd)
 
-    def _member(self, path: bytes) -> Member:
+    def _member(self, path: bytes) -> ArchiveMember:
         member = self._members.get(path)
         if member is None:
             raise NotFound(f"member {printable(path)!r}", self.name)
@@ -109,7 +109,7 @@ class Archive:
             raise MalformedDocument(self.name, f"the member {printable(path)!r} twice")
         return member
 
-    def _target(self, path: bytes, member: Member) -> bytes:
+    def _target(self, path: bytes, member: ArchiveMember) -> bytes:
         if member.type is EntryType.HARDLINK:
             return member.target
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), member.target))
@@ -166,7 +166,7 @@ def archive_of(name: str, spool: Spool, is_stopped: Callable[[], bool]) -> Archi
         raise
 
 
-def _read_members(name: str, fd: int, is_stopped: Callable[[], bool]) -> dict[bytes, Member]:
+def _read_members(name: str, fd: int, is_stopped: Callable[[], bool]) -> dict[bytes, ArchiveMember]:
     try:
         index, starts = _scan(name, fd, is_stopped)
     except TarError as error:
@@ -175,12 +175,12 @@ def _read_members(name: str, fd: int, is_stopped: Callable[[], bool]) -> dict[by
         raise MalformedDocument(name, f"a tar with {printable(error.path)!r} ({error.reason})") from error
     except LimitExceeded as error:
         raise MalformedDocument(name, f"a tar with {error.limit}") from error
-    members: dict[bytes, Member] = {}
+    members: dict[bytes, ArchiveMember] = {}
     for number, path in enumerate(index.paths()):
         kind = EntryType(index.types[number])
         is_repeated = path in members and kind is not EntryType.DIRECTORY
         start, size = starts.get(number, (0, 0))  # an entry without payload has no place
-        members[path] = Member(kind, start, size, index.link(number), is_repeated)
+        members[path] = ArchiveMember(kind, start, size, index.link(number), is_repeated)
     return members
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 import xxhash
 
 from fastpull.errors import DigestMismatch, SizeMismatch
-from fastpull.meter import clock
 from fastpull.oci.digest import Digest
+from fastpull.telemetry.timing import clock
 
 if TYPE_CHECKING:
-    from fastpull.meter import Part, Watch
+    from fastpull.config.policy import Identity
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
-    from fastpull.policy import Identity
+    from fastpull.telemetry.timing import LayerTimer, TimingScope
 
 
 class Blob(Protocol):
@@ -79,7 +79,7 @@ class Source(Protocol):
             NotFound, NoMatchingPlatform, AccessDenied, UnsupportedMediaType, MalformedDocument, DigestMismatch.
         """
 
-    def open_blob(self, descriptor: Descriptor, rank: int, part: Part) -> AbstractAsyncContextManager[Blob]:
+    def open_blob(self, descriptor: Descriptor, rank: int, part: TimingScope) -> AbstractAsyncContextManager[Blob]:
         """Opens a blob; it begins to come at once.
 
         Args:
@@ -105,7 +105,7 @@ class BlobReader(io.RawIOBase):
     chunk_size = 128 << 10
     """At most so much at a time: it is hashed, and then inflated, while it is in the processor's cache."""
 
-    def __init__(self, blob: Blob, descriptor: Descriptor, subject: str, watch: Watch) -> None:
+    def __init__(self, blob: Blob, descriptor: Descriptor, subject: str, watch: LayerTimer) -> None:
         self._blob = blob
         self._subject = subject
         self._watch = watch

@@ -7,17 +7,18 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastpull.tasks import Aborted, Budget, in_thread
+from fastpull.concurrency.threads import Aborted, in_thread
 
 if TYPE_CHECKING:
-    from fastpull.cache.partial import Partial
+    from fastpull.cache.partial.blob import Partial
     from fastpull.cache.store import CachedBlob, Store
-    from fastpull.config import Settings
-    from fastpull.progress import OnEvent
+    from fastpull.concurrency.budget import ByteBudget
+    from fastpull.config.settings import Settings
+    from fastpull.telemetry.events import OnEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class SourceContext:
     """What the registry sources of one client share.
 
     Attributes:
@@ -30,7 +31,7 @@ class Means:
 
     store: Store
     executor: Executor
-    budget: Budget
+    budget: ByteBudget
     settings: Settings
     on_event: OnEvent
 
@@ -40,14 +41,14 @@ class Means:
         return self.settings.sync
 
 
-class Cached:
+class CacheBlob:
     """A blob that the cache has."""
 
     is_fresh = False
     is_cached = True
     is_remote = False
 
-    def __init__(self, means: Means, blob: CachedBlob) -> None:
+    def __init__(self, means: SourceContext, blob: CachedBlob) -> None:
         self.is_trusted = blob.is_own and blob.seal is not None and blob.seal.is_fresh
         self._means = means
         self._blob = blob
@@ -77,7 +78,7 @@ class Cached:
         await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
 
 
-class Coming:
+class DownloadingBlob:
     """A blob that is being downloaded into the cache.
 
     Args:
@@ -90,7 +91,7 @@ class Coming:
     is_remote = True
     is_trusted = False
 
-    def __init__(self, means: Means, partial: Partial, blame: Callable[[], bool]) -> None:
+    def __init__(self, means: SourceContext, partial: Partial, blame: Callable[[], bool]) -> None:
         self.is_fresh = partial.resumed == 0
         self._means = means
         self._partial = partial

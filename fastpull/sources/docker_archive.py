@@ -15,26 +15,26 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastpull.concurrency.threads import check_stopped, in_thread
+from fastpull.config.policy import Identity
 from fastpull.errors import InvalidReference, InvalidSource, MalformedDocument, NotFound
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.image import ImageConfig
-from fastpull.oci.json import Document as JsonDocument
+from fastpull.oci.json import JsonDocument
 from fastpull.oci.reference import Reference
-from fastpull.policy import Identity
-from fastpull.sources.resolve import Document, checked, resolve_image
-from fastpull.tasks import check_stopped, in_thread
+from fastpull.sources.resolve import FetchedDocument, checked, resolve_image
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
     from fastpull.sources.archive import Archive
     from fastpull.sources.base import Blob
-    from fastpull.sources.files import Extent
+    from fastpull.sources.files import FileExtent
+    from fastpull.telemetry.timing import TimingScope
 
 _CONFIG_NAME = re.compile(r"(?:.*/)?(?:sha256:)?([0-9a-f]{64})(?:\.json)?")
 _PACKED = {b"\x1f\x8b": "+gzip", b"\x28\xb5": "+zstd"}
@@ -84,8 +84,8 @@ class _Stored:
         blobs: paths of the layers, by digest and size.
     """
 
-    manifest: Document
-    config: Document
+    manifest: FetchedDocument
+    config: FetchedDocument
     blobs: dict[tuple[Digest, int], str]
 
 
@@ -118,7 +118,7 @@ class DockerArchiveSource:
         async with self._use(True) as archive:
             stored = await self._read(archive)
 
-        async def fetch(descriptor: Descriptor) -> Document:
+        async def fetch(descriptor: Descriptor) -> FetchedDocument:
             return checked(stored.config.body, descriptor, f"config of {self._name}")
 
         return await resolve_image(self._name, stored.manifest, platform, fetch)
@@ -128,7 +128,7 @@ class DockerArchiveSource:
         self,
         descriptor: Descriptor,
         rank: int,  # noqa: ARG002  # nothing waits
-        part: Part,  # noqa: ARG002
+        part: TimingScope,  # noqa: ARG002
     ) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         async with self._use(False) as archive:
@@ -184,7 +184,7 @@ def _read_image(archive: Archive, name: str, wanted: str, is_stopped: Callable[[
         "layers": layers,
     }
     raw = json.dumps(manifest, separators=(",", ":")).encode()
-    return _Stored(Document(Digest.of(raw), raw, media_types.OCI_MANIFEST), config, blobs)
+    return _Stored(FetchedDocument(Digest.of(raw), raw, media_types.OCI_MANIFEST), config, blobs)
 
 
 def _choose(images: list[JsonDocument], name: str, wanted: str) -> JsonDocument:
@@ -215,7 +215,7 @@ def _is_tagged(image: JsonDocument, wanted: str) -> bool:
     return False
 
 
-def _digest(extent: Extent, is_stopped: Callable[[], bool]) -> Digest:
+def _digest(extent: FileExtent, is_stopped: Callable[[], bool]) -> Digest:
     hasher, buffer, at = Digest.of(b"").hasher(), memoryview(bytearray(_HASHED)), 0
     while size := extent.readinto(buffer, at):
         check_stopped(is_stopped)

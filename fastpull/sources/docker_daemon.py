@@ -11,11 +11,11 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from fastpull.errors import Border, NotFound, TransportError, UnexpectedAnswer
+from fastpull.errors import ErrorTranslator, NotFound, TransportError, UnexpectedAnswer
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
-    from fastpull.sources.desk import Desk
+    from fastpull.sources.archive_opener import ArchiveOpener
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONNECT_SECONDS = 10.0
@@ -39,7 +39,7 @@ def docker_socket() -> str:
     return host.removeprefix("unix://")
 
 
-async def export_from_docker(name: str, image: str, desk: Desk) -> Archive:
+async def export_from_docker(name: str, image: str, desk: ArchiveOpener) -> Archive:
     """Has docker's daemon save an image.
 
     Args:
@@ -85,11 +85,11 @@ async def _pieces_of_docker(answer: aiohttp.ClientResponse, socket: str) -> Asyn
         yield piece
 
 
-def _errors_of(socket: str) -> Border:
+def _errors_of(socket: str) -> ErrorTranslator:
     def ours(error: BaseException) -> TransportError:
         inner = getattr(error, "os_error", None) or error
         reason = (getattr(inner, "strerror", None) or str(inner) or type(inner).__name__).lower()
         advice = "Is it running, and may you use its socket? DOCKER_HOST=unix://… names another"
         return TransportError(f"the docker daemon at {socket}", reason, advice, is_transient=False)
 
-    return Border({aiohttp.ClientError: ours, TimeoutError: ours, OSError: ours})
+    return ErrorTranslator({aiohttp.ClientError: ours, TimeoutError: ours, OSError: ours})

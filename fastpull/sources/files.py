@@ -7,15 +7,15 @@ import os
 import stat
 from typing import TYPE_CHECKING, Protocol, Self
 
+from fastpull.concurrency.threads import Aborted
 from fastpull.errors import MalformedDocument, NotFound
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
-from fastpull.tasks import Aborted
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Extent:
+class FileExtent:
     """A run of bytes of an open file, which is a file of a layout or of an archive. A context manager.
 
     Args:
@@ -95,14 +95,14 @@ class Extent:
         """Does nothing: it is not ours."""
 
 
-class Files(Protocol):
+class SourceFiles(Protocol):
     """The files of a layout or an archive."""
 
     @property
     def name(self) -> str:
         """Of the whole, for messages."""
 
-    def open(self, path: str) -> Extent:
+    def open(self, path: str) -> FileExtent:
         """Opens a regular file.
 
         Raises:
@@ -131,7 +131,7 @@ class FolderFiles:
         """Of the directory."""
         return self._root
 
-    def open(self, path: str) -> Extent:
+    def open(self, path: str) -> FileExtent:
         """Opens a regular file, component by component, following no link below the root."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         *folders, last = path.split("/")
@@ -152,4 +152,4 @@ class FolderFiles:
         if not stat.S_ISREG(state.st_mode):
             os.close(fd)
             raise MalformedDocument(shown, "no regular file")
-        return Extent(fd, 0, state.st_size, shown, owns_fd=True)
+        return FileExtent(fd, 0, state.st_size, shown, owns_fd=True)

@@ -10,21 +10,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastpull.config.policy import Identity
 from fastpull.errors import InvalidSource, MalformedDocument, NoMatchingPlatform, NotFound, SizeMismatch
 from fastpull.oci.digest import Digest
-from fastpull.oci.json import Document as JsonDocument
+from fastpull.oci.json import JsonDocument
 from fastpull.oci.manifest import Index, parse_manifest
-from fastpull.policy import Identity
 from fastpull.sources.files import FolderFiles
-from fastpull.sources.resolve import Document, checked, resolve_image
+from fastpull.sources.resolve import FetchedDocument, checked, resolve_image
 
 if TYPE_CHECKING:
-    from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
     from fastpull.sources.base import Blob
-    from fastpull.sources.files import Files
+    from fastpull.sources.files import SourceFiles
+    from fastpull.telemetry.timing import TimingScope
 
 _REF_NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
 """Annotations that name an entry of ``index.json``: the specification's, and the whole reference that docker adds."""
@@ -68,7 +68,7 @@ class LayoutReference:
 
 
 @asynccontextmanager
-async def use_folder(path: str) -> AsyncIterator[Files]:
+async def use_folder(path: str) -> AsyncIterator[SourceFiles]:
     """The files of a directory, which need no opening."""
     yield FolderFiles(path)
 
@@ -81,7 +81,7 @@ class LayoutSource:
         use: gives the layout's files for the time that they are needed.
     """
 
-    def __init__(self, reference: LayoutReference, use: Callable[[], AbstractAsyncContextManager[Files]]) -> None:
+    def __init__(self, reference: LayoutReference, use: Callable[[], AbstractAsyncContextManager[SourceFiles]]) -> None:
         self._reference = reference
         self._use = use
 
@@ -93,14 +93,14 @@ class LayoutSource:
     async def resolve(self, platform: Platform) -> Image:
         """See `fastpull.sources.base.Source`."""
         async with self._use() as files:
-            return await _Layout(self._reference, files).resolve(platform)
+            return await _LayoutReader(self._reference, files).resolve(platform)
 
     @asynccontextmanager
     async def open_blob(
         self,
         descriptor: Descriptor,
         rank: int,  # noqa: ARG002  # nothing waits
-        part: Part,  # noqa: ARG002
+        part: TimingScope,  # noqa: ARG002
     ) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         async with self._use() as files:
@@ -110,10 +110,10 @@ class LayoutSource:
                 yield extent
 
 
-class _Layout:
+class _LayoutReader:
     """The documents of a layout."""
 
-    def __init__(self, reference: LayoutReference, files: Files) -> None:
+    def __init__(self, reference: LayoutReference, files: SourceFiles) -> None:
         self._reference = reference
         self._files = files
 
@@ -160,7 +160,7 @@ class _Layout:
         if not version.startswith("1."):
             raise MalformedDocument(subject, f"a layout of version {version}")
 
-    async def _fetch(self, descriptor: Descriptor) -> Document:
+    async def _fetch(self, descriptor: Descriptor) -> FetchedDocument:
         subject = f"{descriptor.digest} of {self._reference}"
         return checked(self._read(_path_of(descriptor.digest)), descriptor, subject, descriptor.media_type)
 

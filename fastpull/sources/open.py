@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fastpull.concurrency.threads import in_thread
 from fastpull.errors import InvalidReference, InvalidSource
 from fastpull.oci.reference import Reference
 from fastpull.sources.archives import Archives
 from fastpull.sources.local import is_path, local_advice, path_of, scheme_of_archive, scheme_of_folder
-from fastpull.tasks import in_thread
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
+    from fastpull.sources.archive_opener import ArchiveOpener
     from fastpull.sources.base import Source
-    from fastpull.sources.desk import Desk
 
 KINDS = ("docker://", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
 """How a source may begin; a reference alone is an image in a registry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opener:
+class SourceFactory:
     """Makes sources.
 
     Attributes:
@@ -35,7 +35,7 @@ class Opener:
     """
 
     registry: Callable[[str], Source]
-    desk: Desk
+    desk: ArchiveOpener
     archives: Archives = field(default_factory=Archives)
 
     async def with_scheme(self, text: str) -> str:
@@ -107,7 +107,9 @@ class Opener:
             key = path, 0, 0, 0, 0  # opening it says what is wrong
         return self.archives.use(key, lambda: desk.opened(partial(open_archive, name, path, desk.store, desk.limits)))
 
-    def _exported(self, name: str, image: str, export: Callable[[str, str, Desk], Awaitable[Archive]]) -> Source:
+    def _exported(
+        self, name: str, image: str, export: Callable[[str, str, ArchiveOpener], Awaitable[Archive]]
+    ) -> Source:
         from fastpull.sources.docker_archive import DockerArchiveSource  # noqa: PLC0415  # see `_open_local`
 
         if not image.startswith("sha256:"):

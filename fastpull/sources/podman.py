@@ -11,14 +11,14 @@ from fastpull.errors import NotFound, TransportError
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
-    from fastpull.sources.desk import Desk
+    from fastpull.sources.archive_opener import ArchiveOpener
 
 _CHUNK = 1 << 20
 _MAX_COMPLAINT = 64 << 10
 _CLEANUP_SECONDS = 2.0
 
 
-async def export_from_podman(name: str, image: str, desk: Desk) -> Archive:
+async def export_from_podman(name: str, image: str, desk: ArchiveOpener) -> Archive:
     """Has podman save an image of its storage.
 
     Args:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from fastpull.cache.answers import Answers, Question
-from fastpull.cache.partial import Partial
+from fastpull.cache.job_tag_cache import JobTagCache, TagQuery
+from fastpull.cache.partial.blob import Partial
 from fastpull.cache.refs import Ref
+from fastpull.concurrency.threads import Aborted, in_thread, task_group
+from fastpull.config.policy import Identity
 from fastpull.errors import (
     AccessDenied,
     CacheError,
@@ -24,31 +26,29 @@ from fastpull.errors import (
     SizeMismatch,
     TransportError,
 )
-from fastpull.meter import waiting
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
-from fastpull.policy import Identity
-from fastpull.progress import Waiting, Warned
-from fastpull.registry.download import Download
-from fastpull.registry.retry import PATIENCE
-from fastpull.sources.blobs import Cached, Coming
-from fastpull.sources.resolve import Document, checked, resolve_image
-from fastpull.tasks import Aborted, in_thread, task_group
-from fastpull.trace import Stage, Wait
+from fastpull.registry.download.download import Download
+from fastpull.registry.http.retry import PATIENCE
+from fastpull.sources.blobs import CacheBlob, DownloadingBlob
+from fastpull.sources.resolve import FetchedDocument, checked, resolve_image
+from fastpull.telemetry.events import Waiting, Warned
+from fastpull.telemetry.timing import waiting
+from fastpull.telemetry.trace import Stage, Wait
 
 if TYPE_CHECKING:
-    from fastpull.cache.locks import FileLock
+    from fastpull.cache.locking.file_lock import FileLock
     from fastpull.cache.store import CachedBlob
-    from fastpull.meter import Part
     from fastpull.oci.descriptor import Descriptor
     from fastpull.oci.image import Image
     from fastpull.oci.platform import Platform
     from fastpull.oci.reference import Reference
-    from fastpull.registry.download import Target
+    from fastpull.registry.download.download import DownloadTarget
     from fastpull.registry.endpoints import Endpoint, Endpoints
     from fastpull.sources.base import Blob
-    from fastpull.sources.blobs import Means
+    from fastpull.sources.blobs import SourceContext
+    from fastpull.telemetry.timing import TimingScope
 
 _ANSWER_SECONDS = 30.0
 """Who has waited for so long for what a registry tells to another process of the job asks it, too."""
@@ -64,7 +64,7 @@ class RegistrySource:
     published, or take over if it dies.
     """
 
-    def __init__(self, endpoints: Endpoints, reference: Reference, means: Means) -> None:
+    def __init__(self, endpoints: Endpoints, reference: Reference, means: SourceContext) -> None:
         self._endpoints = endpoints
         self._reference = reference
         self._means = means
@@ -89,23 +89,23 @@ class RegistrySource:
         image, _ = await self._tagged(platform, known)
         return image
 
-    async def _image(self, top: Document, platform: Platform, *, remember: bool) -> Image:
+    async def _image(self, top: FetchedDocument, platform: Platform, *, remember: bool) -> Image:
         image = await resolve_image(str(self._reference), top, platform, self._fetch)
         if remember:
             ref = Ref.now(str(self._reference), str(platform.canonical), image.digest, top.digest)
             await in_thread(self._means.executor, ref.keep, self._means.store.files)
         return image
 
-    async def _tagged(self, platform: Platform, known: Document | None) -> tuple[Image, Document]:
+    async def _tagged(self, platform: Platform, known: FetchedDocument | None) -> tuple[Image, FetchedDocument]:
         top = await self._named_by_tag(platform, known)
         return await self._image(top, platform, remember=top is not known), top
 
-    async def _asked_for_job(self, platform: Platform, known: Document | None) -> Image:
+    async def _asked_for_job(self, platform: Platform, known: FetchedDocument | None) -> Image:
         """One of the processes of a job asks the registry, and the others take its answer."""
         access, executor = self._means.settings.access, self._means.executor
         places = (access.username, access.registry, access.authfile or "", self._means.settings.registries_conf or "")
-        question = Question(self._means.settings.job, (str(self._reference), str(platform.canonical), *places))
-        answers = Answers(self._means.store.files)
+        question = TagQuery(self._means.settings.job, (str(self._reference), str(platform.canonical), *places))
+        answers = JobTagCache(self._means.store.files)
         lock = answers.lock(question)
         if image := await self._answered(answers, question, platform):
             return image
@@ -122,14 +122,14 @@ class RegistrySource:
         finally:
             await lock.give_back(executor)
 
-    async def _answered(self, answers: Answers, question: Question, platform: Platform) -> Image | None:
+    async def _answered(self, answers: JobTagCache, question: TagQuery, platform: Platform) -> Image | None:
         digest = await in_thread(self._means.executor, answers.find, question)
         body = await self._kept(digest) if digest is not None else None
         if digest is None or body is None:
             return None
-        return await self._image(Document(digest, body, None), platform, remember=False)
+        return await self._image(FetchedDocument(digest, body, None), platform, remember=False)
 
-    async def _named_by_tag(self, platform: Platform, known: Document | None) -> Document:
+    async def _named_by_tag(self, platform: Platform, known: FetchedDocument | None) -> FetchedDocument:
         """What the tag names: as the registry says, or what is known, as the cache remembers it."""
         policy, on_event, name = self._means.settings.pull, self._means.on_event, str(self._reference)
         if policy == "never" or (policy == "missing" and known is not None):
@@ -149,13 +149,13 @@ class RegistrySource:
             on_event(Warned(name, f"what the cache has is used, because the registry does not tell: {error}"))
             return known
 
-    async def _remembered(self, platform: Platform) -> Document | None:
+    async def _remembered(self, platform: Platform) -> FetchedDocument | None:
         store, executor = self._means.store, self._means.executor
         ref = await in_thread(executor, Ref.find, store.files, str(self._reference), str(platform.canonical))
         body = await self._kept(ref.top) if ref else None
-        return Document(ref.top, body, None) if ref and body is not None else None
+        return FetchedDocument(ref.top, body, None) if ref and body is not None else None
 
-    async def _asked(self, known: Document | None) -> Document:
+    async def _asked(self, known: FetchedDocument | None) -> FetchedDocument:
         """What the registry says that the tag names; what is known is not fetched again."""
         version = self._reference.version
         if known is not None:
@@ -165,7 +165,7 @@ class RegistrySource:
             if digest is not None:
                 return await self._fetch(digest)
         answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(version))
-        return await self._keep(Document(Digest.of(answer.body), answer.body, answer.media_type))
+        return await self._keep(FetchedDocument(Digest.of(answer.body), answer.body, answer.media_type))
 
     def _not_cached(self, subject: str) -> NotFound:
         advice = "With --pull never nothing is fetched; fetch it once with another policy, or where there is a network"
@@ -175,7 +175,7 @@ class RegistrySource:
         if self._means.settings.pull == "never":
             raise self._not_cached(subject)
 
-    async def _fetch(self, expected: Descriptor | Digest) -> Document:
+    async def _fetch(self, expected: Descriptor | Digest) -> FetchedDocument:
         """A document out of the cache. Where that lacks it, one of all who want it fetches it."""
         digest = expected if isinstance(expected, Digest) else expected.digest
         subject = str(self._reference) if digest == self._reference.digest else f"{digest} of {self._reference}"
@@ -192,7 +192,7 @@ class RegistrySource:
                 await lock.give_back(self._means.executor)
         return checked(kept, expected, subject, None if isinstance(expected, Digest) else expected.media_type)
 
-    async def _twice(self, fetch: Callable[[], Awaitable[Document]]) -> Document:
+    async def _twice(self, fetch: Callable[[], Awaitable[FetchedDocument]]) -> FetchedDocument:
         """Fetches a document once more if it was spoiled on its way."""
         try:
             return await fetch()
@@ -201,8 +201,8 @@ class RegistrySource:
             self._means.on_event(Warned(str(self._reference), message))
             return await fetch()
 
-    async def _from_registry(self, expected: Descriptor | Digest, subject: str) -> Document:
-        async def request(endpoint: Endpoint) -> Document:
+    async def _from_registry(self, expected: Descriptor | Digest, subject: str) -> FetchedDocument:
+        async def request(endpoint: Endpoint) -> FetchedDocument:
             if not isinstance(expected, Digest) and expected.media_type in media_types.CONFIGS:
                 return checked(await endpoint.blob(expected), expected, subject, expected.media_type)
             answer = await endpoint.manifest(str(expected if isinstance(expected, Digest) else expected.digest))
@@ -214,7 +214,7 @@ class RegistrySource:
         store, sync = self._means.store, self._means.sync
         return await in_thread(self._means.executor, lambda: store.read_document(digest, MAX_DOCUMENT_SIZE, sync=sync))
 
-    async def _keep(self, document: Document) -> Document:
+    async def _keep(self, document: FetchedDocument) -> FetchedDocument:
         fingerprint = xxhash.xxh3_64_hexdigest(document.body)
         await in_thread(
             self._means.executor,
@@ -227,7 +227,7 @@ class RegistrySource:
         return document
 
     @asynccontextmanager
-    async def open_blob(self, descriptor: Descriptor, rank: int, part: Part) -> AsyncIterator[Blob]:
+    async def open_blob(self, descriptor: Descriptor, rank: int, part: TimingScope) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         cached = await self.find(descriptor)
         if cached is None:
@@ -245,7 +245,7 @@ class RegistrySource:
             finally:
                 await lock.give_back(self._means.executor)
         try:
-            yield Cached(self._means, cached)
+            yield CacheBlob(self._means, cached)
         finally:
             cached.close()
 
@@ -266,7 +266,9 @@ class RegistrySource:
         return None
 
     @asynccontextmanager
-    async def _download(self, descriptor: Descriptor, rank: int, lock: FileLock, part: Part) -> AsyncIterator[Blob]:
+    async def _download(
+        self, descriptor: Descriptor, rank: int, lock: FileLock, part: TimingScope
+    ) -> AsyncIterator[Blob]:
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
         means = self._means
         stopped = threading.Event()
@@ -310,11 +312,13 @@ class RegistrySource:
         try:
             async with task_group() as group:  # a failed download ends at once what is done with the blob
                 group.create_task(download())
-                yield Coming(means, partial, blame)
+                yield DownloadingBlob(means, partial, blame)
         finally:
             await in_thread(means.executor, partial.close)
 
-    async def fetch(self, descriptor: Descriptor, target: Target, rank: int, part: Part, *, is_all: bool) -> None:
+    async def fetch(
+        self, descriptor: Descriptor, target: DownloadTarget, rank: int, part: TimingScope, *, is_all: bool
+    ) -> None:
         """Fetches what a target lacks of a blob, and no more.
 
         Args:
@@ -351,9 +355,9 @@ class RegistrySource:
         self,
         endpoint: Endpoint,
         descriptor: Descriptor,
-        target: Target,
+        target: DownloadTarget,
         rank: int,
-        part: Part,
+        part: TimingScope,
         *,
         is_part: bool = False,
     ) -> None:

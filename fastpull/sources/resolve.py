@@ -22,7 +22,7 @@ MAX_DOCUMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class FetchedDocument:
     """A manifest, index or config, verified.
 
     Attributes:
@@ -36,11 +36,11 @@ class Document:
     media_type: str | None
 
 
-Fetch = Callable[["Descriptor"], Awaitable[Document]]
+Fetch = Callable[["Descriptor"], Awaitable[FetchedDocument]]
 """Fetches a manifest or config by its descriptor; `checked` is for the implementer to call."""
 
 
-def checked(body: bytes, expected: Descriptor | Digest, subject: str, media_type: str | None = None) -> Document:
+def checked(body: bytes, expected: Descriptor | Digest, subject: str, media_type: str | None = None) -> FetchedDocument:
     """Verifies a document against what names it.
 
     Raises:
@@ -52,10 +52,10 @@ def checked(body: bytes, expected: Descriptor | Digest, subject: str, media_type
     actual = Digest.of(body, digest.algorithm)
     if actual != digest:
         raise DigestMismatch(subject, str(digest), str(actual))
-    return Document(digest, body, media_type)
+    return FetchedDocument(digest, body, media_type)
 
 
-async def resolve_image(source: str, top: Document, platform: Platform, fetch: Fetch) -> Image:
+async def resolve_image(source: str, top: FetchedDocument, platform: Platform, fetch: Fetch) -> Image:
     """Follows indexes to the manifest for a platform, and reads its config.
 
     Args:
@@ -73,10 +73,10 @@ async def resolve_image(source: str, top: Document, platform: Platform, fetch: F
     """
     left = MAX_DOCUMENTS
 
-    async def get(descriptor: Descriptor) -> Document:
+    async def get(descriptor: Descriptor) -> FetchedDocument:
         nonlocal left
         if descriptor.data is not None:
-            return Document(descriptor.digest, descriptor.data, descriptor.media_type)
+            return FetchedDocument(descriptor.digest, descriptor.data, descriptor.media_type)
         if left == 0:
             raise MalformedDocument(source, f"more than {MAX_DOCUMENTS} manifests to look into")
         left -= 1
@@ -85,7 +85,7 @@ async def resolve_image(source: str, top: Document, platform: Platform, fetch: F
     return await _resolve(source, top, platform, get, MAX_INDEX_DEPTH)
 
 
-async def _resolve(source: str, document: Document, platform: Platform, fetch: Fetch, depth: int) -> Image:
+async def _resolve(source: str, document: FetchedDocument, platform: Platform, fetch: Fetch, depth: int) -> Image:
     manifest = parse_manifest(document.body, document.media_type, f"{source} ({document.digest})")
     if isinstance(manifest, Index):
         if depth == 0:

@@ -9,14 +9,14 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from fastpull.concurrency.threads import check_stopped
+from fastpull.concurrency.writes import pwrite_all
 from fastpull.errors import CacheError, DecompressError, LimitExceeded, from_os_error
 from fastpull.layers.decompress import inflate
-from fastpull.tasks import check_stopped
-from fastpull.writing import pwrite_all
 
 if TYPE_CHECKING:
     from fastpull.cache.store import Store
-    from fastpull.config import Limits
+    from fastpull.config.limits import Limits
 
 _CHUNK = 1 << 20
 _RATIO_GRACE = 1 << 30  # that a small file may hold, however well it compresses

@@ -14,7 +14,7 @@ from tests.campaigns.powercut import PowerCut
 from tests.campaigns.refusal import Refusal
 from tests.campaigns.registry import Permanent, Registry
 from tests.campaigns.sameness import Sameness
-from tests.campaigns.tar import Tar
+from tests.campaigns.tar import TarSubject
 
 CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
     campaign.name: campaign
@@ -30,6 +30,6 @@ CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
         Permanent,
         Refusal,
         Sameness,
-        Tar,
+        TarSubject,
     )
 }

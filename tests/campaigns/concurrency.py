@@ -14,7 +14,7 @@ import fastpull
 from fastpull.cache.store import Store
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
-from tests.support.processes import Ended, end, kill_unless_ended, start
+from tests.support.processes import ProcessResult, end, kill_unless_ended, start
 from tests.support.registry import FaultyRegistry, slow
 
 _NOISE = (10 << 20, 2 << 20)
@@ -106,7 +106,7 @@ class Concurrency(Campaign):
                 self._subject.check(output)
         return killed
 
-    async def _later(self, choose: random.Random, endings: list[asyncio.Task[Ended]]) -> None:
+    async def _later(self, choose: random.Random, endings: list[asyncio.Task[ProcessResult]]) -> None:
         """Waits until the registry has sent some more, or, when it has nothing to send any more, for a while."""
         goal, latest = self._subject.sent() + choose.randint(0, 1 << 20), time.monotonic() + choose.uniform(0.05, 1.0)
         while self._subject.sent() < goal and time.monotonic() < latest and not all(one.done() for one in endings):  # noqa: ASYNC110
@@ -114,7 +114,7 @@ class Concurrency(Campaign):
 
     async def _collect(self, cache: Path, *, greedy: bool) -> None:
         while True:
-            await asyncio.to_thread(fastpull.Cache(cache).collect, max_size=0 if greedy else None)
+            await asyncio.to_thread(fastpull.CacheManager(cache).collect, max_size=0 if greedy else None)
             await asyncio.sleep(0.02)
 
 

@@ -15,7 +15,7 @@ import fastpull
 from tests.campaigns.calls import Call, calls_on, hit, pick, recording
 from tests.campaigns.campaign import Campaign, Missed
 from tests.campaigns.subject import FORMS, Subject, is_old, make_old
-from tests.support.processes import Ended, run
+from tests.support.processes import ProcessResult, run
 from tests.support.registry import FaultyRegistry
 
 _CALLS = (
@@ -83,7 +83,7 @@ class Errnos(Campaign):
 
     async def _one_call(
         self, choose: random.Random, folder: Path, form: str, warm: bool
-    ) -> tuple[Ended, str, set[int]]:
+    ) -> tuple[ProcessResult, str, set[int]]:
         calls = await self._known_calls(form, warm)
         call = pick(choose, calls)
         error = choose.choice(_OPENS if call.name == "openat" else _ERRORS)
@@ -131,7 +131,7 @@ class Errnos(Campaign):
         finally:
             await asyncio.to_thread(subprocess.check_call, ["umount", disk])
 
-    def _judge(self, ended: Ended, what: str, output: Path, codes: set[int], *, old: bool) -> None:
+    def _judge(self, ended: ProcessResult, what: str, output: Path, codes: set[int], *, old: bool) -> None:
         where = f"after {what}: exit code {ended.code}, {ended.err}"
         assert "Traceback" not in ended.err, f"a traceback {where}"
         if ended.code == 0:

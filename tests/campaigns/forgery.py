@@ -22,22 +22,22 @@ import pytest
 import xxhash
 
 import fastpull
-from fastpull.cache import locks
-from fastpull.cache.journal import RECORD_SIZE, Record, parse_records
-from fastpull.cache.pins import Holder
+from fastpull.cache.images.pins import Holder
+from fastpull.cache.locking import file_lock as locks
+from fastpull.cache.partial.journal import RECORD_SIZE, Record, parse_records
 from fastpull.cli.main import main
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.sinks.squashfs.recipe import Recipe
 from tests.campaigns.campaign import Campaign
 from tests.support.layers import file, hardlink, publish, symlink
 from tests.support.layers import folder as made
 from tests.support.registry import FaultyRegistry, halves
-from tests.support.trees import Found, look
+from tests.support.trees import FoundEntry, look
 
 _KINDS = ("index", "seal", "ref", "journal", "lock", "pin", "image seal")
 _PULL_SECONDS = 30.0
 _LISTINGS = (["cache", "ls"], ["cache", "ls", "--finished"], ["cache", "ls", "--blobs", "--json"], ["cache", "du"])
-_DEAD = "import sys; from fastpull.cache.owners import Owner; "
+_DEAD = "import sys; from fastpull.cache.locking.owner import Owner; "
 _DEAD += "sys.stdout.buffer.write(Owner.me(has_flock=True, is_suspect=False).to_bytes())"
 _TOO_DEEP = object()
 _VALUES: tuple[Any, ...] = (
@@ -126,7 +126,7 @@ class Forgery(Campaign):
 
     def _check(self, output: Path) -> None:
         if output.is_dir():
-            found: dict[bytes, Found] = look(output)
+            found: dict[bytes, FoundEntry] = look(output)
             wrong = [path for path in {**found, **self._tree} if found.get(path) != self._tree.get(path)]
             assert not wrong, f"{len(wrong)} paths are wrong, such as {wrong[0]!r}"
         else:

@@ -12,10 +12,10 @@ import uuid
 from pathlib import Path
 
 import fastpull
-from fastpull.cache.seal import Seal
+from fastpull.cache.blob_metadata import BlobMetadata
 from tests.campaigns.campaign import Campaign, Unavailable
 from tests.campaigns.subject import FORMS, Subject, is_old, make_old
-from tests.support.disk import Cut, Disk
+from tests.support.disk import Disk, DiskCut
 from tests.support.processes import end, kill_unless_ended, run, start
 from tests.support.registry import FaultyRegistry, slow
 
@@ -43,7 +43,7 @@ class PowerCut(Campaign):
         try:
             self._disk.format()
             self._disk.mount()
-            self._disk.cut(Cut.ALL)
+            self._disk.cut(DiskCut.ALL)
             self._disk.unmount()
         except (OSError, subprocess.CalledProcessError) as error:
             raise Unavailable(f"this kernel mounts no disk whose power can be cut ({error})") from error
@@ -76,7 +76,7 @@ class PowerCut(Campaign):
 
     async def _boot(self, choose: random.Random, folder: Path, form: str, output: Path) -> None:
         """One boot: a pull, a cut, and what can be seen of it afterwards."""
-        sync, what, under = choose.random() < 0.5, choose.choice(list(Cut)), _booted(folder)
+        sync, what, under = choose.random() < 0.5, choose.choice(list(DiskCut)), _booted(folder)
         before = self._state(output)
         if choose.random() < 0.2:
             ended = await run("warm", self._subject.reference, cache=self._cache, under=under)
@@ -112,7 +112,7 @@ class PowerCut(Campaign):
 
     def _check_seals(self) -> None:
         for path in Path(self._cache).glob("v1/blobs/*/*.seal"):
-            seal, blob = Seal.from_bytes(path.read_bytes()), path.with_suffix("")
+            seal, blob = BlobMetadata.from_bytes(path.read_bytes()), path.with_suffix("")
             if seal is not None and seal.synced and blob.exists():
                 digest = fastpull.Digest(blob.parent.name, blob.name)
                 assert fastpull.Digest.of(blob.read_bytes()) == digest, f"a seal vouches for a wrong blob: {blob.name}"
@@ -123,7 +123,7 @@ class PowerCut(Campaign):
             return
         assert form == "cache" or after == "right", f"the synced output is {after}"
         assert self._subject.durable(Path(self._cache)) == self._subject.size, "synced blobs are gone"
-        found = fastpull.Cache(self._cache).verify(dry_run=True)
+        found = fastpull.CacheManager(self._cache).verify(dry_run=True)
         assert not found.corrupt, f"{len(found.corrupt)} synced blobs are wrong"
 
     def _state(self, output: Path) -> str:
@@ -143,7 +143,7 @@ class PowerCut(Campaign):
         if choose.random() < 0.5:
             ended = await run("warm", self._subject.reference, cache=self._cache, under=under)
             assert ended.code == 0, ended.err
-            found = fastpull.Cache(self._cache).verify(dry_run=True)
+            found = fastpull.CacheManager(self._cache).verify(dry_run=True)
             assert not found.corrupt, f"{len(found.corrupt)} blobs of an earlier boot were believed, and are wrong"
         pulling = ("pull", self._subject.reference, "-o", output)
         if os.path.lexists(output):

@@ -9,7 +9,7 @@ from pathlib import Path
 from aiohttp import web
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import AccessDenied, FastpullError, NotFound, UnexpectedAnswer
 from tests.campaigns.campaign import Campaign
 from tests.support.layers import file, stored

@@ -10,10 +10,12 @@ from typing import Any
 from unittest import mock
 
 import fastpull
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.settings import Settings
 from fastpull.errors import FastpullError
-from fastpull.registry import download
-from fastpull.registry.ranges import MIB, Pace
+from fastpull.registry.download import download
+from fastpull.registry.download.adaptive import AdaptiveConcurrency
+from fastpull.registry.download.ranges import MIB
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
 from tests.support.registry import Account, FaultyRegistry
@@ -42,7 +44,7 @@ class Registry(Campaign):
     async def prepare(self, folder: Path) -> None:
         self._patches: list[Any] = [
             mock.patch.object(download, "FIRST_RANGE", MIB),  # many requests for few bytes
-            mock.patch.object(Pace, "max_range", MIB),
+            mock.patch.object(AdaptiveConcurrency, "max_range", MIB),
         ]
         for patch in self._patches:
             patch.start()
@@ -79,7 +81,7 @@ class Registry(Campaign):
                     repeated += 1
         await registry.quiet()
         await asyncio.to_thread(subject.check, output)
-        found = await asyncio.to_thread(fastpull.Cache(cache).verify)
+        found = await asyncio.to_thread(fastpull.CacheManager(cache).verify)
         assert found.is_sound, f"the cache is not clean: {found}"
         assert not registry.too_early, f"{registry.too_early} after {dict(registry.happened)}"
         ignored = sum(count for name, count in registry.happened.items() if name.startswith("whole blob"))
@@ -133,5 +135,5 @@ class Permanent(Campaign):
             assert ended is None or not output.exists(), f"{name}: published"
             assert seconds <= _PATIENCE_SECONDS, f"{name}: {seconds:.0f} s"
             assert not registry.too_early, f"{name}: {registry.too_early}"
-            assert fastpull.Cache(cache).verify().is_sound
+            assert fastpull.CacheManager(cache).verify().is_sound
         self.report.counts[f"exit code {ended.exit_code if ended else 0}: {name}"] += 1

@@ -7,13 +7,14 @@ from copy import copy
 from pathlib import Path
 
 import fastpull
-from fastpull.cache.extents import Extents
-from fastpull.cache.journal import holds, parse_records
-from fastpull.config import DEFAULT_ACCESS, Access, Settings
+from fastpull.cache.partial.extents import Extents
+from fastpull.cache.partial.journal import holds, parse_records
+from fastpull.config.access import DEFAULT_ACCESS, Access
+from fastpull.config.settings import Settings
 from fastpull.demo.image import make_image
 from tests.support.layers import file, stored
 from tests.support.registry import FaultyRegistry
-from tests.support.trees import Found, look
+from tests.support.trees import FoundEntry, look
 
 _NAME, _TAG = "test/image", "v1"
 FORMS = {"dir": "out", "squashfs": "out.sqsh"}
@@ -58,7 +59,7 @@ class Subject:
         registry.add_image(_NAME, _TAG, [blob for blob, _ in layers], [diff_id for _, diff_id in layers])
         self.reference = f"{registry.address}/{_NAME}:{_TAG}"
         self.sizes = {str(fastpull.Digest.of(blob)): len(blob) for blob, _ in layers}
-        self._tree: dict[bytes, Found] = {}
+        self._tree: dict[bytes, FoundEntry] = {}
         self._squashfs = b""
 
     def served_by(self, registry: FaultyRegistry) -> Subject:
@@ -124,16 +125,16 @@ class Subject:
     async def recover(self, output: Path, cache: Path) -> int:
         """Asserts that a cache is clean, and that the next pull needs no help; returns how many bytes that fetched."""
         if (cache / "v1").exists():
-            found = fastpull.Cache(cache).verify(dry_run=True)
+            found = fastpull.CacheManager(cache).verify(dry_run=True)
             assert found.is_sound, f"the cache is not clean: {found}"
         before = self.sent()
         await self.pull(output, cache)
         self.check(output)
         stray = [name for name in os.listdir(output.parent) if ".fastpull-" in name]
         assert not stray, f"left beside the output: {stray}"
-        found = fastpull.Cache(cache).verify()
+        found = fastpull.CacheManager(cache).verify()
         assert found.is_sound, f"the cache is not clean afterwards: {found}"
-        usage = fastpull.Cache(cache).usage()
+        usage = fastpull.CacheManager(cache).usage()
         assert usage.partial == 0, f"{usage.partial} unfinished blobs are left"
         return self.sent() - before
 

@@ -11,13 +11,13 @@ from fastpull.layers.entry import EntryType
 from tests.campaigns.campaign import Campaign, Missed
 from tests.support.archives import random_archive
 from tests.support.engines import NATIVE, REFERENCE, scan
-from tests.support.tarreaders import Member, Refused, by_gnu_tar, by_scanner, by_tarfile
+from tests.support.tarreaders import ReaderRefused, TarMember, by_gnu_tar, by_scanner, by_tarfile
 
 _ODDITIES = (0.0, 0.0, 0.03, 0.1)
 _MAX_SIZE = 1 << 24  # of a file with its holes, which readers write out
 
 
-class Tar(Campaign):
+class TarSubject(Campaign):
     """Asserts that what is accepted is what other readers see, and that nothing well-formed is refused."""
 
     name = "tar"
@@ -59,7 +59,7 @@ def verdict(data: bytes, chunk: int, *, is_sound: bool) -> str:
     for name, read in (("GNU tar", by_gnu_tar), ("tarfile", by_tarfile)):
         try:
             theirs = read(data)
-        except Refused as error:
+        except ReaderRefused as error:
             assert not is_sound, f"a sound archive is refused by {name}: {error}"
             endings.append(f"{name} refuses")
             continue
@@ -73,7 +73,7 @@ def verdict(data: bytes, chunk: int, *, is_sound: bool) -> str:
     return "accepted, " + ", ".join(endings)
 
 
-def _reason(ours: Sequence[Member], theirs: Sequence[Member]) -> str | None:
+def _reason(ours: Sequence[TarMember], theirs: Sequence[TarMember]) -> str | None:
     """Where tarfile alone reads something else, with a reason."""
     if len(ours) != len(theirs):
         return None
@@ -92,5 +92,5 @@ def _reason(ours: Sequence[Member], theirs: Sequence[Member]) -> str | None:
     return ", ".join(sorted(reasons)) or None
 
 
-def _text(members: Sequence[Member]) -> str:
+def _text(members: Sequence[TarMember]) -> str:
     return "; ".join(map(str, members)) or "nothing"

@@ -23,7 +23,7 @@ from fastpull.cli.arguments import settings_of
 from fastpull.cli.main import main, make_parser
 from fastpull.cli.pull_cmd import _default_output
 from fastpull.cli.words import age_of, size_of
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from tests.support.layers import file, publish
 from tests.support.logins import login, write
 from tests.support.processes import kill, run, start

@@ -12,7 +12,7 @@ from fastpull.cli import main
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastpull.sitefiles.SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr("fastpull.config.paths.SYSTEM_FOLDER", str(tmp_path / "etc"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 

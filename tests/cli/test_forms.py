@@ -14,7 +14,7 @@ import pytest
 import fastpull
 from fastpull.cli.main import main
 from fastpull.cli.warm_cmd import _read
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import InvalidDigest
 from tests.support.layers import file, publish
 from tests.support.processes import run
@@ -71,7 +71,7 @@ def test_the_beginning_of_several_digests_is_refused(tmp_path: Path, monkeypatch
     from fastpull.cache.store import Store  # noqa: PLC0415
 
     store = Store(f"{tmp_path}/cache")
-    cache = fastpull.Cache(f"{tmp_path}/cache")
+    cache = fastpull.CacheManager(f"{tmp_path}/cache")
     same = [fastpull.Digest("sha256", "abcdef" + digit * 58) for digit in "01"]
     monkeypatch.setattr(type(store), "blobs", lambda _: [fastpull.StoredBlob(one, 1, 0.0) for one in same])
     with pytest.raises(InvalidDigest, match="2 digests of the cache begin like this"):

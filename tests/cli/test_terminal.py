@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.config import Settings
-from fastpull.progress import Copying, Event
-from fastpull.sinks.squashfs import finished
-from fastpull.writing import pwrite_all
+from fastpull.concurrency.writes import pwrite_all
+from fastpull.config.settings import Settings
+from fastpull.sinks.squashfs.image import transfer as finished
+from fastpull.telemetry.events import Copying, Event
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry, slow, status
 from tests.support.terminal import Screen, Terminal
@@ -189,7 +189,7 @@ async def test_a_closed_pipe_ends_the_command_quietly(
 async def test_copies_of_finished_images_show_progress(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastpull.engine.TICK_SECONDS", 0.0005)
+    monkeypatch.setattr("fastpull.pipeline.blobs.TICK_SECONDS", 0.0005)
     monkeypatch.setattr(finished, "_FICLONE", 0)
 
     def slowly(*arguments: Any) -> int:

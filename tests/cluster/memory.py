@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastpull.cluster.fabric import HEADER_SIZE, OnMessage, OnWindow
+from fastpull.cluster.transport.fabric import HEADER_SIZE, OnMessage, OnWindow
 
 _BUFFERS = 2
 
@@ -33,7 +33,7 @@ class Hub:
 
 
 class MemoryFabric:
-    """See `fastpull.cluster.fabric.Fabric`."""
+    """See `fastpull.cluster.transport.fabric.Fabric`."""
 
     def __init__(self, hub: Hub, rank: int, size: int, node: int) -> None:
         self.rank, self.size, self.node = rank, size, node

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import Ended, end
+from tests.support.processes import ProcessResult, end
 
 ROOT = Path(__file__).parents[2]
 MPIEXEC = str(Path(sys.executable).parent / "mpiexec")  # of the wheel mpich
@@ -51,7 +51,7 @@ class Job:
             },
         )
 
-    async def run(self, *arguments: str | Path, **environment: str) -> Ended:
+    async def run(self, *arguments: str | Path, **environment: str) -> ProcessResult:
         """Runs ``fastpull`` on all ranks to the end."""
         return await end(await self.start(*arguments, **environment), 100)
 
@@ -70,13 +70,13 @@ class Job:
         return [str(path) for path in places]
 
 
-def result_of(ended: Ended) -> dict[str, Any]:
+def result_of(ended: ProcessResult) -> dict[str, Any]:
     """The result that ``--json`` has written."""
     events = [json.loads(line) for line in ended.out.splitlines()]
     [result] = [event for event in events if event["event"] == "result"]
     return dict(result)
 
 
-def errors_of(ended: Ended) -> list[str]:
+def errors_of(ended: ProcessResult) -> list[str]:
     """The lines with which fastpull says why it failed."""
     return [line for line in ended.err.splitlines() if line.startswith("fastpull: error")]

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fastpull.cli import script
-from fastpull.cluster.fabric import HEADER_SIZE
-from fastpull.cluster.window import Kind, Window
-from fastpull.sinks.squashfs.assembly import SquashfsReport
+from fastpull.cluster.transport.fabric import HEADER_SIZE
+from fastpull.cluster.transport.frame import Frame, FrameKind
+from fastpull.sinks.squashfs.image.image_writer import SquashfsReport
 from fastpull.sinks.squashfs.sink import Squashfs
 
 _NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
@@ -40,15 +40,15 @@ def shield(folder: Path, rank: str) -> None:
 
 def spoil() -> None:
     """Changes what is sent of runs, behind the header that says what it was."""
-    seal = Window.seal
+    seal = Frame.seal
 
-    def spoiled(window: Window, memory: memoryview) -> memoryview:
+    def spoiled(window: Frame, memory: memoryview) -> memoryview:
         sealed = seal(window, memory)
-        if window.kind is Kind.PRODUCT:
+        if window.kind is FrameKind.PRODUCT:
             memory[HEADER_SIZE] ^= 1
         return sealed
 
-    Window.seal = spoiled  # type: ignore[method-assign,assignment]
+    Frame.seal = spoiled  # type: ignore[method-assign,assignment]
 
 
 def make_other() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from fastpull.cluster.plan import Holding
+from fastpull.cluster.blobs.plan import Holding
 
 
 @st.composite

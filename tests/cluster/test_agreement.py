@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from fastpull.cli import mpi
-from fastpull.cluster.agreement import Hello, check_agreement, check_claims, elect, name_ranks
-from fastpull.cluster.claims import Claim
-from fastpull.config import Settings
+from fastpull.cluster.blobs.claims import Claim
+from fastpull.cluster.control.agreement import Hello, check_agreement, check_claims, elect, name_ranks
+from fastpull.config.settings import Settings
 from fastpull.errors import CacheError, Disagreement, OutputError
 from fastpull.sinks.squashfs.recipe import Recipe
 

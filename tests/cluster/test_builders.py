@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.cluster.builders import Maker, choose_sources, lacking, odd_ones
+from fastpull.cluster.build.builders import MemberState, choose_sources, lacking, odd_ones
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[int], list[int], dict[int, Maker], list[int | None]]:
+def cases(draw: st.DrawFn) -> tuple[list[int], list[int], dict[int, MemberState], list[int | None]]:
     sizes = draw(st.lists(st.integers(0, 100), min_size=1, max_size=8))
     layers = draw(st.lists(st.integers(0, len(sizes) - 1), max_size=12))
     ranks = draw(st.sets(st.integers(0, 9), min_size=1, max_size=6))
     blobs = st.frozensets(st.integers(0, len(sizes) - 1))
     products = st.lists(st.booleans(), min_size=len(layers), max_size=len(layers)).map(tuple)
-    makers = {rank: Maker(draw(blobs), draw(products)) for rank in ranks}
+    makers = {rank: MemberState(draw(blobs), draw(products)) for rank in ranks}
     before = draw(st.lists(st.none() | st.integers(0, 9), min_size=len(layers), max_size=len(layers)))
     return layers, sizes, makers, before
 
 
 @given(cases())
 def test_every_layer_has_a_source_that_takes_part(
-    case: tuple[list[int], list[int], dict[int, Maker], list[int | None]],
+    case: tuple[list[int], list[int], dict[int, MemberState], list[int | None]],
 ) -> None:
     layers, _, makers, before = case
     sources = choose_sources(*case)
@@ -40,7 +40,7 @@ def test_every_layer_has_a_source_that_takes_part(
 
 @given(cases())
 def test_the_ranks_say_the_same_in_any_order(
-    case: tuple[list[int], list[int], dict[int, Maker], list[int | None]],
+    case: tuple[list[int], list[int], dict[int, MemberState], list[int | None]],
 ) -> None:
     layers, sizes, makers, before = case
     assert choose_sources(layers, sizes, dict(reversed(makers.items())), before) == choose_sources(*case)
@@ -52,15 +52,15 @@ def test_the_work_is_divided_about_evenly_also_where_some_have_blobs(
 ) -> None:
     blobs = st.frozensets(st.integers(0, len(sizes) - 1))
     layers = list(range(len(sizes)))
-    makers = {rank: Maker(data.draw(blobs), (False,) * len(layers)) for rank in range(ranks)}
+    makers = {rank: MemberState(data.draw(blobs), (False,) * len(layers)) for rank in range(ranks)}
     loads = dict.fromkeys(makers, 0)
     for layer, source in enumerate(choose_sources(layers, sizes, makers, [None] * len(layers))):
         loads[source] += sizes[layer]
     assert max(loads.values()) <= sum(sizes) // ranks + max(sizes)
 
 
-def fresh(layers: int, *blobs: set[int]) -> dict[int, Maker]:
-    return {rank: Maker(frozenset(has), (False,) * layers) for rank, has in enumerate(blobs)}
+def fresh(layers: int, *blobs: set[int]) -> dict[int, MemberState]:
+    return {rank: MemberState(frozenset(has), (False,) * layers) for rank, has in enumerate(blobs)}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def fresh(layers: int, *blobs: set[int]) -> dict[int, Maker]:
         pytest.param([], [], fresh(0, set()), [], id="no layers"),
     ],
 )
-def test_examples(layers: list[int], sizes: list[int], makers: dict[int, Maker], sources: list[int]) -> None:
+def test_examples(layers: list[int], sizes: list[int], makers: dict[int, MemberState], sources: list[int]) -> None:
     assert choose_sources(layers, sizes, makers, [None] * len(layers)) == sources
 
 

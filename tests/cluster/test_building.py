@@ -17,20 +17,20 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fastpull.cache.store import Store
-from fastpull.cluster.building import Building
-from fastpull.cluster.chair import Chair
-from fastpull.cluster.council import ClusterTerms, Council
-from fastpull.cluster.exchange import Exchange
-from fastpull.cluster.fabric import HEADER_SIZE, OnWindow
-from fastpull.cluster.plan import MIB
-from fastpull.cluster.post import Post
-from fastpull.cluster.products import Place, Product, Seal
-from fastpull.cluster.shelf import Shelf, Tap
-from fastpull.cluster.window import Kind, Window
-from fastpull.errors import FastpullError, OutputDiffers, OutputError, RunDamaged, WindowDamaged, from_os_error
+from fastpull.cluster.blobs.exchange import Exchange
+from fastpull.cluster.blobs.exchange_coordinator import ExchangeCoordinator
+from fastpull.cluster.blobs.local_blob import LocalBlob, RangeTarget
+from fastpull.cluster.blobs.plan import MIB
+from fastpull.cluster.build.artifacts import FileRegion, LayerArtifact, Trailer
+from fastpull.cluster.build.member import BuildMember
+from fastpull.cluster.control.channel import ClusterTerms, ControlChannel
+from fastpull.cluster.transport.fabric import HEADER_SIZE, OnWindow
+from fastpull.cluster.transport.frame import Frame, FrameKind
+from fastpull.cluster.transport.sender import Sender
+from fastpull.concurrency.threads import in_thread, task_group
+from fastpull.errors import FastpullError, FrameDamaged, LayerBlocksDamaged, OutputDiffers, OutputError, from_os_error
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
-from fastpull.tasks import in_thread, task_group
 from tests.cluster.memory import Hub
 
 CONTENTS = tuple(random.Random(size).randbytes(size) for size in (2 * MIB + 17, 300_000, 1))
@@ -46,7 +46,7 @@ def fail(error: OSError) -> OutputError:
 
 
 @dataclass(frozen=True)
-class Case:
+class BuildCase:
     """What happens to the ranks.
 
     Attributes:
@@ -68,10 +68,10 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn) -> BuildCase:
     ranks = draw(st.integers(2, 5))
     dropped = draw(st.dictionaries(st.integers(1, 4), st.integers(-2, 4), max_size=2))
-    return Case(
+    return BuildCase(
         ranks,
         draw(st.integers(1, 4)),
         {rank: count for rank, count in dropped.items() if rank < ranks},
@@ -79,24 +79,24 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-class Ranks:
+class BuildRanks:
     """The ranks of a case."""
 
-    def __init__(self, case: Case, folder: str, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, case: BuildCase, folder: str, executor: ThreadPoolExecutor) -> None:
         self.case = case
         self.folder = folder
         self.executor = executor
         self.hub = Hub(case.ranks)
         terms = ClusterTerms(timeout_seconds=60, stall_seconds=60, best_effort=case.best_effort, fan_out=case.fan_out)
-        self.councils = [Council(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
+        self.councils = [ControlChannel(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
         self.errors: dict[int, FastpullError] = {}
         self.fetched: list[tuple[int, int]] = []
         self.windows = dict.fromkeys(range(case.ranks), 0)
         self.published: list[int] = []
         self.left = dict(case.dropped)
         self.exchanges: dict[int, Exchange] = {}
-        self.buildings: dict[int, Building] = {}
-        self.products: dict[int, list[Product]] = {}
+        self.buildings: dict[int, BuildMember] = {}
+        self.products: dict[int, list[LayerArtifact]] = {}
         self.work: dict[int, asyncio.Task[None]] = {}
 
     def begin(self, rank: int) -> None:
@@ -105,13 +105,13 @@ class Ranks:
         for blob in BLOBS:
             lock = store.lock(blob.digest)
             assert lock.try_acquire()
-            shelves.append(Shelf(blob, None, store.begin(blob.digest, blob.size, lock)))
-        self.products[rank] = products = [Product(layer, f"layer {layer}", fail) for layer in range(len(LAYERS))]
+            shelves.append(LocalBlob(blob, None, store.begin(blob.digest, blob.size, lock)))
+        self.products[rank] = products = [LayerArtifact(layer, f"layer {layer}", fail) for layer in range(len(LAYERS))]
         for product in products:
-            product.open(Place(self.open(), 100), Place(self.open()))
-        post = Post(0, council, self.executor, note := partial(self.note, rank))
+            product.open(FileRegion(self.open(), 100), FileRegion(self.open()))
+        post = Sender(0, council, self.executor, note := partial(self.note, rank))
         weights = [len(CONTENTS[blob]) for blob in LAYERS]
-        building = Building(0, "image", products, weights, council, post, self.executor)
+        building = BuildMember(0, "image", products, weights, council, post, self.executor)
         self.buildings[rank] = building
         self.exchanges[rank] = Exchange(
             0, shelves, self.case.ranks, council, post, self.executor, note,
@@ -128,15 +128,15 @@ class Ranks:
         os.unlink(path)
         return fd
 
-    async def no_room(self, _: Shelf) -> None:
+    async def no_room(self, _: LocalBlob) -> None:
         raise AssertionError("all shelves have files")
 
-    async def fetch(self, blob: int, tap: Tap, _: bool) -> None:
+    async def fetch(self, blob: int, tap: RangeTarget, _: bool) -> None:
         for start, stop in tap.gaps():
             await in_thread(self.executor, tap.write, start, [CONTENTS[blob][start:stop]])
             self.fetched.append((start, stop))
 
-    async def build(self, rank: int, building: Building, products: list[Product]) -> None:
+    async def build(self, rank: int, building: BuildMember, products: list[LayerArtifact]) -> None:
         async def one(layer: int) -> None:
             if await building.is_mine(layer):
                 await in_thread(self.executor, self.make, products[layer])
@@ -159,15 +159,15 @@ class Ranks:
             return
         self.published.append(rank)
 
-    def make(self, product: Product) -> None:
+    def make(self, product: LayerArtifact) -> None:
         layer = product.layer
         if layer in self.case.restarts:
             self.write(product, bytes(len(BULKS[layer]) + 5), b"wrong")
         self.write(product, BULKS[layer], RESTS[layer])
 
-    def write(self, product: Product, *contents: bytes) -> None:
+    def write(self, product: LayerArtifact, *contents: bytes) -> None:
         fds = self.open(), self.open()
-        product.open(Place(fds[0], 7), Place(fds[1]))
+        product.open(FileRegion(fds[0], 7), FileRegion(fds[1]))
         product.make()
         for file, (fd, content, base) in enumerate(zip(fds, contents, (7, 0), strict=True)):
             for at in range(0, len(content), STEP):
@@ -180,7 +180,7 @@ class Ranks:
         async def on_window(sender: int, memory: memoryview) -> None:
             if rank in self.exchanges:
                 self.windows[rank] += 1
-                await self.exchanges[rank].receive(sender, Window.open(memory), memory)
+                await self.exchanges[rank].receive(sender, Frame.open(memory), memory)
                 if self.windows[rank] == self.left.get(rank):
                     self.hub.spawn(self.drop(rank))
 
@@ -194,7 +194,7 @@ class Ranks:
 
     async def run(self) -> None:
         sizes = [len(content) for content in CONTENTS]
-        self.chair = Chair(0, sizes, self.case.ranks, range(self.case.ranks), self.councils[0], LAYERS)
+        self.chair = ExchangeCoordinator(0, sizes, self.case.ranks, range(self.case.ranks), self.councils[0], LAYERS)
         for rank in range(self.case.ranks):
             self.begin(rank)
         for rank in [rank for rank, count in self.case.dropped.items() if count == 0]:
@@ -219,12 +219,12 @@ class Ranks:
 
 
 @contextmanager
-def ranks_of(case: Case) -> Iterator[Ranks]:
+def ranks_of(case: BuildCase) -> Iterator[BuildRanks]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ThreadPoolExecutor(4) as executor:
-        yield Ranks(case, folder, executor)
+        yield BuildRanks(case, folder, executor)
 
 
-def build(case: Case, spoil: Callable[[int, int, bytearray], None] | None = None) -> Ranks:
+def build(case: BuildCase, spoil: Callable[[int, int, bytearray], None] | None = None) -> BuildRanks:
     """Runs a case; what the products of the ranks hold in the end is compared, where nothing is spoiled."""
     with ranks_of(case) as ranks:
 
@@ -243,7 +243,7 @@ def build(case: Case, spoil: Callable[[int, int, bytearray], None] | None = None
         return ranks
 
 
-def check(products: list[Product]) -> None:
+def check(products: list[LayerArtifact]) -> None:
     for product, bulk, rest in zip(products, BULKS, RESTS, strict=True):
         assert product.is_complete
         for file, content in zip(product.files, (bulk, rest), strict=True):
@@ -254,11 +254,11 @@ def check(products: list[Product]) -> None:
 
 @given(cases())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@example(Case(2))
-@example(Case(4, 1, restarts=frozenset(range(len(LAYERS)))))
-@example(Case(4, 2, {1: 0, 2: 2}))
-@example(Case(5, 3, {1: -1, 3: -2}))
-def test_all_who_are_left_have_all_products_and_publish_together(case: Case) -> None:
+@example(BuildCase(2))
+@example(BuildCase(4, 1, restarts=frozenset(range(len(LAYERS)))))
+@example(BuildCase(4, 2, {1: 0, 2: 2}))
+@example(BuildCase(5, 3, {1: -1, 3: -2}))
+def test_all_who_are_left_have_all_products_and_publish_together(case: BuildCase) -> None:
     ranks = build(case)
     assert not ranks.errors
     assert set(ranks.published) >= ranks.exchanges.keys()
@@ -272,8 +272,8 @@ def of_a_product(at: int, *, is_sealed: bool) -> Callable[[int, int, bytearray],
     """Damages the windows of the first layer's blocks; with a seal that fits, as a faulty relay would."""
 
     def spoil(_: int, __: int, memory: bytearray) -> None:
-        window = Window.open(memoryview(memory))
-        if window.kind is Kind.PRODUCT and window.item == 0:
+        window = Frame.open(memoryview(memory))
+        if window.kind is FrameKind.PRODUCT and window.item == 0:
             memory[HEADER_SIZE + at] ^= 1
             if is_sealed:
                 window.seal(memoryview(memory))
@@ -281,9 +281,9 @@ def of_a_product(at: int, *, is_sealed: bool) -> Callable[[int, int, bytearray],
     return spoil
 
 
-@pytest.mark.parametrize(("is_sealed", "expected"), [(False, WindowDamaged), (True, RunDamaged)])
+@pytest.mark.parametrize(("is_sealed", "expected"), [(False, FrameDamaged), (True, LayerBlocksDamaged)])
 def test_what_was_changed_on_its_way_is_not_taken(is_sealed: bool, expected: type[FastpullError]) -> None:
-    ranks = build(Case(2), of_a_product(5, is_sealed=is_sealed))
+    ranks = build(BuildCase(2), of_a_product(5, is_sealed=is_sealed))
     [(rank, error)] = ranks.errors.items()
     assert isinstance(error, expected)
     assert not ranks.products[rank][0].is_complete
@@ -302,13 +302,13 @@ def test_what_was_changed_on_its_way_is_not_taken(is_sealed: bool, expected: typ
 def test_who_has_made_something_else_publishes_nothing(
     ranks: int, odd: set[int], best_effort: bool, told: set[int], published: list[int]
 ) -> None:
-    async def wait_for_told(one: Ranks) -> None:
+    async def wait_for_told(one: BuildRanks) -> None:
         await one.run()
         async with asyncio.timeout(20):
             while one.errors.keys() != told or len(one.published) < len(published):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
-    case = Case(ranks, odd=frozenset(odd), best_effort=best_effort)
+    case = BuildCase(ranks, odd=frozenset(odd), best_effort=best_effort)
     with ranks_of(case) as found:
 
         async def run() -> None:
@@ -328,20 +328,20 @@ def test_who_has_made_something_else_publishes_nothing(
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.binary(min_size=16, max_size=16))
 def test_a_seal_survives_its_way(layer: int, size: int, fingerprint: bytes) -> None:
-    seal = Seal(layer, size, fingerprint, size, fingerprint)
-    assert Seal.of(seal.to_bytes()) == seal
+    seal = Trailer(layer, size, fingerprint, size, fingerprint)
+    assert Trailer.of(seal.to_bytes()) == seal
     with pytest.raises(ValueError, match="seal"):
-        Seal.of(b"xxxx" + seal.to_bytes()[4:])
+        Trailer.of(b"xxxx" + seal.to_bytes()[4:])
 
 
 @given(st.binary(max_size=50), st.integers(0, HEADER_SIZE + 49), st.integers(1, 255), st.none() | st.integers(0, 99))
 def test_a_window_is_sound_only_as_it_was_sealed(content: bytes, at: int, change: int, total: int | None) -> None:
     memory = bytearray(HEADER_SIZE + len(content))
     memory[HEADER_SIZE:] = content
-    window = Window(1, 2, Kind.PRODUCT, 3, 4, 5, 6, len(content), total)
+    window = Frame(1, 2, FrameKind.PRODUCT, 3, 4, 5, 6, len(content), total)
     window.seal(memoryview(memory))
-    assert Window.open(memoryview(memory)) == window
-    assert Window.is_sound(memoryview(memory))
+    assert Frame.open(memoryview(memory)) == window
+    assert Frame.is_sound(memoryview(memory))
     if at < len(memory) and not 60 <= at < HEADER_SIZE:  # the header has that much room left
         memory[at] ^= change
-        assert not Window.is_sound(memoryview(memory))
+        assert not Frame.is_sound(memoryview(memory))

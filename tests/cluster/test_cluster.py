@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cluster.cluster import Cluster
-from fastpull.cluster.errand import Errand
+from fastpull.cluster.root.cluster import Cluster
+from fastpull.cluster.root.image_task import ImageTask
 from fastpull.errors import RankFailed
-from fastpull.progress import Event, NodeDone
+from fastpull.telemetry.events import Event, NodeDone
 from tests.cluster.memory import Hub
 
 
@@ -21,7 +21,7 @@ async def hub() -> Hub:
 
 async def test_a_cancelled_rank_ends_also_while_the_error_of_its_image_is_set(hub: Hub, tmp_path: Path) -> None:
     cluster = Cluster(hub.fabrics[0], f"{tmp_path}/cache")
-    errand = Errand(0, "image", cluster._council)
+    errand = ImageTask(0, "image", cluster._council)
     is_ending = asyncio.Event()
 
     async def work() -> None:
@@ -43,7 +43,7 @@ async def test_a_cancelled_rank_ends_also_while_the_error_of_its_image_is_set(hu
 
 async def test_work_that_another_ranks_error_stops_has_no_result(hub: Hub, tmp_path: Path) -> None:
     cluster = Cluster(hub.fabrics[0], f"{tmp_path}/cache")
-    errand = Errand(0, "image", cluster._council)
+    errand = ImageTask(0, "image", cluster._council)
     task = asyncio.create_task(cluster._work_on(errand, lambda: asyncio.sleep(60, "result")))
     await asyncio.sleep(0.01)
     errand.fail(RankFailed(1, "n1", "no space left"))

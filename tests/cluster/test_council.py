@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fastpull.cluster.council import ClusterTerms, Council
+from fastpull.cluster.control.channel import ClusterTerms, ControlChannel
 from fastpull.errors import ClusterError, RankFailed, RankLost
 from tests.cluster.memory import Hub
 
@@ -21,10 +21,10 @@ STALL = ClusterTerms(timeout_seconds=60, stall_seconds=0.6)
 @asynccontextmanager
 async def councils(
     size: int, terms: ClusterTerms, best_effort: bool = False
-) -> AsyncIterator[tuple[Hub, list[Council]]]:
+) -> AsyncIterator[tuple[Hub, list[ControlChannel]]]:
     hub = Hub(size)
     terms = ClusterTerms(terms.timeout_seconds, terms.stall_seconds, best_effort)
-    found = [Council(fabric, f"n{fabric.rank}", terms) for fabric in hub.fabrics]
+    found = [ControlChannel(fabric, f"n{fabric.rank}", terms) for fabric in hub.fabrics]
 
     async def no_windows(_: int, __: memoryview) -> None:
         raise AssertionError("nobody sends one")

@@ -14,21 +14,21 @@ from functools import partial
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fastpull.cache.extents import Extents
+from fastpull.cache.partial.extents import Extents
 from fastpull.cache.store import Store
-from fastpull.cluster.chair import Chair
-from fastpull.cluster.council import ClusterTerms, Council
-from fastpull.cluster.exchange import Exchange
-from fastpull.cluster.fabric import OnWindow
-from fastpull.cluster.plan import MIB, cut
-from fastpull.cluster.post import Post
-from fastpull.cluster.shelf import Shelf, Tap
-from fastpull.cluster.window import Window
-from fastpull.errors import FastpullError, WindowDamaged
+from fastpull.cluster.blobs.exchange import Exchange
+from fastpull.cluster.blobs.exchange_coordinator import ExchangeCoordinator
+from fastpull.cluster.blobs.local_blob import LocalBlob, RangeTarget
+from fastpull.cluster.blobs.plan import MIB, cut
+from fastpull.cluster.control.channel import ClusterTerms, ControlChannel
+from fastpull.cluster.transport.fabric import OnWindow
+from fastpull.cluster.transport.frame import Frame
+from fastpull.cluster.transport.sender import Sender
+from fastpull.concurrency.threads import in_thread
+from fastpull.errors import FastpullError, FrameDamaged
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
-from fastpull.registry.download import RangesIgnored
-from fastpull.tasks import in_thread
+from fastpull.registry.download.download import RangesIgnored
 from tests.cluster.memory import Hub, flip
 
 SIZES = (5 * MIB + 17, 3 * MIB, 1)
@@ -37,7 +37,7 @@ BLOBS = tuple(Descriptor("application/octet-stream", Digest.of(content), len(con
 
 
 @dataclass(frozen=True)
-class Case:
+class ExchangeCase:
     """What the ranks begin with.
 
     Attributes:
@@ -56,13 +56,13 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn) -> ExchangeCase:
     ranks = draw(st.integers(1, 5))
     blob = st.integers(0, len(SIZES) - 1)
     part = blob.flatmap(lambda number: st.tuples(st.just(number), *[st.integers(0, SIZES[number])] * 2))
     had = st.one_of(st.none(), st.lists(part, max_size=3).map(tuple))
     dropped = draw(st.dictionaries(st.integers(1, 4), st.integers(0, 3), max_size=2)) if ranks > 1 else {}
-    return Case(
+    return ExchangeCase(
         tuple(draw(had) for _ in range(ranks)),
         tuple(draw(st.booleans()) for _ in range(ranks)),
         draw(st.integers(1, 5)),
@@ -71,14 +71,14 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-async def no_room(_: Shelf) -> None:
+async def no_room(_: LocalBlob) -> None:
     raise AssertionError("all shelves have files")
 
 
-class Ranks:
+class ExchangeRanks:
     """The ranks of a case, each with a store, an exchange and a council of its own."""
 
-    def __init__(self, case: Case, folder: str, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, case: ExchangeCase, folder: str, executor: ThreadPoolExecutor) -> None:
         self.case = case
         self.hub = Hub(len(case.had))
         self.executor = executor
@@ -86,19 +86,19 @@ class Ranks:
         self.fetched: list[tuple[int, int, int]] = []
         self.windows = dict.fromkeys(range(len(case.had)), 0)
         terms = ClusterTerms(timeout_seconds=60, stall_seconds=60, best_effort=True, fan_out=case.fan_out)
-        self.councils = [Council(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
+        self.councils = [ControlChannel(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
         self.shelves = [self._shelves(rank, f"{folder}/{rank}") for rank in range(len(case.had))]
         self.held = [[shelf.there(0, shelf.descriptor.size) for shelf in shelves] for shelves in self.shelves]
         self.exchanges: dict[int, Exchange] = {}
 
-    def _shelves(self, rank: int, folder: str) -> list[Shelf]:
+    def _shelves(self, rank: int, folder: str) -> list[LocalBlob]:
         store, had = Store(folder), self.case.had[rank]
         shelves = []
         for number, blob in enumerate(BLOBS):
             lock = store.lock(blob.digest)
             assert lock.try_acquire()
             partial = store.begin(blob.digest, blob.size, lock)
-            shelf = Shelf(blob, None, partial)
+            shelf = LocalBlob(blob, None, partial)
             parts = [(number, 0, blob.size)] if had is None else [part for part in had if part[0] == number]
             for _, start, stop in parts:
                 shelf.put(min(start, stop), [CONTENTS[number][min(start, stop) : max(start, stop)]])
@@ -107,7 +107,7 @@ class Ranks:
 
     async def run(self) -> None:
         ranks = len(self.councils)
-        self.chair = Chair(0, SIZES, ranks, range(ranks), self.councils[0])
+        self.chair = ExchangeCoordinator(0, SIZES, ranks, range(ranks), self.councils[0])
         for rank, council in enumerate(self.councils):
             council.start(self._on_window(rank))
             note = partial(self._note, rank)
@@ -116,7 +116,7 @@ class Ranks:
                 self.shelves[rank],
                 ranks,
                 council,
-                Post(0, council, self.executor, note),
+                Sender(0, council, self.executor, note),
                 self.executor,
                 note,
                 wants=self.case.wants[rank],
@@ -147,7 +147,7 @@ class Ranks:
             task.cancel()
         await asyncio.gather(*self.hub.tasks, return_exceptions=True)
 
-    async def _fetch(self, blob: int, tap: Tap, is_all: bool) -> None:
+    async def _fetch(self, blob: int, tap: RangeTarget, is_all: bool) -> None:
         if not (is_all or self.case.gives_ranges):
             raise RangesIgnored
         for start, stop in tap.gaps():
@@ -163,7 +163,7 @@ class Ranks:
         async def on_window(sender: int, memory: memoryview) -> None:
             if rank in self.exchanges:
                 self.windows[rank] += 1
-                await self.exchanges[rank].receive(sender, Window.open(memory), memory)
+                await self.exchanges[rank].receive(sender, Frame.open(memory), memory)
                 if self.windows[rank] == self.case.dropped.get(rank):
                     self.hub.spawn(self._drop(rank))
 
@@ -176,12 +176,12 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def ranks_of(case: Case) -> Iterator[Ranks]:
+def ranks_of(case: ExchangeCase) -> Iterator[ExchangeRanks]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ThreadPoolExecutor(4) as executor:
-        yield Ranks(case, folder, executor)
+        yield ExchangeRanks(case, folder, executor)
 
 
-def exchange(case: Case, spoiled: bool = False) -> Ranks:
+def exchange(case: ExchangeCase, spoiled: bool = False) -> ExchangeRanks:
     with ranks_of(case) as ranks:
 
         async def run() -> None:
@@ -211,12 +211,12 @@ def covered(spans: list[tuple[int, int]]) -> int:
 
 @given(cases())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@example(Case(((), (), ()), (True, True, True)))
-@example(Case((None, (), ()), (True, True, True), 2))
-@example(Case(((), (), (), ()), (True, True, True, True), 1, {2: 1}))
-@example(Case(((), None, ()), (True, False, True), 1, {1: 0}))
-@example(Case(((), (), ()), (True, True, True), gives_ranges=False))
-def test_all_who_want_bytes_get_them_and_none_is_fetched_twice(case: Case) -> None:
+@example(ExchangeCase(((), (), ()), (True, True, True)))
+@example(ExchangeCase((None, (), ()), (True, True, True), 2))
+@example(ExchangeCase(((), (), (), ()), (True, True, True, True), 1, {2: 1}))
+@example(ExchangeCase(((), None, ()), (True, False, True), 1, {1: 0}))
+@example(ExchangeCase(((), (), ()), (True, True, True), gives_ranges=False))
+def test_all_who_want_bytes_get_them_and_none_is_fetched_twice(case: ExchangeCase) -> None:
     ranks = exchange(case)
     assert not ranks.errors
     if case.dropped:
@@ -238,9 +238,9 @@ def test_all_who_want_bytes_get_them_and_none_is_fetched_twice(case: Case) -> No
 
 
 def test_a_window_that_was_changed_on_its_way_is_not_written_and_says_whose_it_was() -> None:
-    ranks = exchange(Case((None, ()), (True, True)), spoiled=True)
+    ranks = exchange(ExchangeCase((None, ()), (True, True)), spoiled=True)
     [(rank, error)] = ranks.errors.items()
     assert rank == 1
-    assert isinstance(error, WindowDamaged)
+    assert isinstance(error, FrameDamaged)
     assert "rank 0" in str(error)
     assert not any(shelf.amount for shelf in ranks.shelves[1])

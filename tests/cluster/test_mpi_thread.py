@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fastpull.cluster.mpi import MpiFabric
+from fastpull.cluster.transport.mpi import MpiFabric
 
 
-class World:
+class FakeWorld:
     """A communicator of one rank whose messages take a number of looks to be sent."""
 
     def __init__(self, looks: int = 0) -> None:
@@ -31,10 +31,10 @@ class World:
         return SimpleNamespace(Test=test)
 
 
-class Fabric(MpiFabric):
+class FailingFabric(MpiFabric):
     """A fabric without an MPI library; counts calls of MPI_Finalize."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FakeWorld) -> None:
         super().__init__()
         self._world: Any = world
         self.finalized = 0
@@ -56,8 +56,8 @@ def ignore(*_: Any) -> None:
 
 @pytest.mark.parametrize("starts", [True, False], ids=["while it serves", "before it serves"])
 def test_the_thread_ends_when_its_loop_is_closed(starts: bool) -> None:
-    async def run() -> Fabric:
-        fabric = Fabric(World())
+    async def run() -> FailingFabric:
+        fabric = FailingFabric(FakeWorld())
         await fabric.open(10)
         if starts:
             fabric.start(ignore, no_window, ignore)
@@ -70,10 +70,10 @@ def test_the_thread_ends_when_its_loop_is_closed(starts: bool) -> None:
 
 
 def test_messages_posted_before_the_loop_is_closed_are_sent() -> None:
-    world = World(looks=50)
+    world = FakeWorld(looks=50)
 
-    async def run() -> Fabric:
-        fabric = Fabric(world)
+    async def run() -> FailingFabric:
+        fabric = FailingFabric(world)
         await fabric.open(10)
         fabric.start(ignore, no_window, ignore)
         fabric.post(0, b"broken")
@@ -84,8 +84,8 @@ def test_messages_posted_before_the_loop_is_closed_are_sent() -> None:
 
 
 def test_a_message_that_is_never_sent_does_not_keep_the_thread() -> None:
-    async def run() -> Fabric:
-        fabric = Fabric(World(looks=10**9))
+    async def run() -> FailingFabric:
+        fabric = FailingFabric(FakeWorld(looks=10**9))
         await fabric.open(10)
         fabric.start(ignore, no_window, ignore)
         fabric.post(0, b"lost")
@@ -97,7 +97,7 @@ def test_a_message_that_is_never_sent_does_not_keep_the_thread() -> None:
 
 
 async def test_a_rank_that_leaves_finalizes() -> None:
-    fabric = Fabric(World())
+    fabric = FailingFabric(FakeWorld())
     await fabric.open(10)
     fabric.start(ignore, no_window, ignore)
     await fabric.leave()

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.cluster.plan import MIB, STRETCH_SIZE, Holding, Plan, cut, from_bits, next_ranks, receivers, to_bits
+from fastpull.cluster.blobs.plan import (
+    MIB,
+    STRETCH_SIZE,
+    DistributionPlan,
+    Holding,
+    cut,
+    from_bits,
+    next_ranks,
+    receivers,
+    to_bits,
+)
 from tests.cluster.strategies import holdings
 
 
@@ -34,7 +44,7 @@ def test_whoever_asks_when_every_stretch_is_brought_once_by_one_who_may(data: st
     held = data.draw(holdings())
     count = len(next(iter(held.values())).has)
     stretches = cut([MIB] * count, 1)
-    plan = Plan(stretches, held)
+    plan = DistributionPlan(stretches, held)
     taken: dict[int, int] = {}
     asking = list(held)
     while asking:
@@ -92,6 +102,6 @@ def test_holdings_survive_their_way(values: list[bool]) -> None:
 
 def test_a_rank_that_wants_nothing_fetches_nothing() -> None:
     held = {0: Holding((False,), frozenset()), 1: Holding((False,), frozenset({0}))}
-    plan = Plan(cut([MIB], 2), held)
+    plan = DistributionPlan(cut([MIB], 2), held)
     assert plan.take(0) is None
     assert plan.take(1) == 0

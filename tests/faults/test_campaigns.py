@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.registry.retry import Backoff
+from fastpull.registry.http.retry import Backoff
 from tests.campaigns.bitrot import BitRot
 from tests.campaigns.campaign import Campaign, Missed, Unavailable, run
 from tests.campaigns.concurrency import Concurrency, HandOver
@@ -22,7 +22,7 @@ from tests.campaigns.powercut import PowerCut
 from tests.campaigns.refusal import Refusal
 from tests.campaigns.registry import Permanent, Registry
 from tests.campaigns.sameness import Sameness
-from tests.campaigns.tar import Tar
+from tests.campaigns.tar import TarSubject
 
 SEED = int(os.environ.get("FASTPULL_TESTS_SEED") or 1)
 
@@ -75,7 +75,7 @@ async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:
 
 @pytest.mark.peer("tar")
 async def test_archives_are_read_as_other_readers_read_them_or_refused() -> None:
-    await short(Tar(), 150)
+    await short(TarSubject(), 150)
 
 
 async def test_a_registry_that_never_answers_rightly_is_given_up_with_the_right_error(

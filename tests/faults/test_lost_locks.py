@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from fastpull.cache.owners import Owner
-from fastpull.config import Settings
+from fastpull.cache.locking.owner import Owner
+from fastpull.config.settings import Settings
 from tests.support.layers import file, publish, stored
-from tests.support.processes import Ended, end
+from tests.support.processes import ProcessResult, end
 from tests.support.registry import FaultyRegistry, slow
 from tests.support.trees import names
 
@@ -23,7 +23,7 @@ CONTENT = os.urandom(12 << 20)
 
 NODE = """
 import sys
-from fastpull.cache import beats, locks, owners
+from fastpull.cache.locking import heartbeat as beats, file_lock as locks, owner as owners
 owners.boot_id = lambda: sys.argv[1]
 locks.LEASE_SECONDS, beats.BEAT_SECONDS = 2.0, 0.2
 from fastpull.cli import main
@@ -80,10 +80,10 @@ async def test_who_comes_back_uses_what_the_other_has_fetched(
     other = await start("other", *command("other"), cache=settings.cache)
     await until_taken_over("other", Path(settings.cache, "v1/locks"))
     os.kill(one.pid, signal.SIGCONT)
-    ended: tuple[Ended, Ended] = await asyncio.gather(end(one), end(other))
+    ended: tuple[ProcessResult, ProcessResult] = await asyncio.gather(end(one), end(other))
     assert [each.code for each in ended] == [0, 0], ended
     assert "somebody else has taken over" in ended[0].err
-    cache = fastpull.Cache(settings.cache)
+    cache = fastpull.CacheManager(settings.cache)
     assert cache.verify().is_sound
     assert os.listdir(f"{settings.cache}/v1/locks") == []
     assert cache.usage().partial == 0

@@ -47,10 +47,10 @@ def environment() -> dict[str, str]:
 
 
 def load() -> None:
-    """Makes this process use it as `fastpull._native`; to be called before that is imported."""
-    spec = importlib.util.spec_from_file_location("fastpull._native", LIBRARY)
+    """Makes this process use it as `fastpull.native._native`; to be called before that is imported."""
+    spec = importlib.util.spec_from_file_location("fastpull.native._native", LIBRARY)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["fastpull._native"] = module
+    sys.modules["fastpull.native._native"] = module
     spec.loader.exec_module(module)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tests.fuzz import corpus
 from tests.fuzz.build import LIBRARY, current_input
 from tests.fuzz.mutations import mutated
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.targets import TARGETS, FuzzTarget
 
 SLOW_SECONDS = 1.0
 """Of processor time: an input of a few KiB that takes longer is a finding, too."""
@@ -72,7 +72,7 @@ class LineCoverage:
         return self._on_line
 
 
-def _coverage(target: Target) -> Coverage:
+def _coverage(target: FuzzTarget) -> Coverage:
     return LineCoverage(target.traced) if target.traced else NativeCoverage()
 
 
@@ -124,7 +124,7 @@ def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
     return f"{name}: 0 findings / {runs} runs (seed {seed}), {len(kept) - known} new inputs, slowest {slowest:.2f} s"
 
 
-def _needed(target: Target, inputs: list[bytes]) -> list[bytes]:
+def _needed(target: FuzzTarget, inputs: list[bytes]) -> list[bytes]:
     """The inputs, from the shortest, without those that go where shorter ones went."""
     coverage = _coverage(target)
     return [data for data in sorted(inputs, key=len) if coverage.run(target.check, data)]

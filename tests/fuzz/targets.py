@@ -18,7 +18,7 @@ from fastpull.errors import FastpullError
 from fastpull.oci.digest import Digest
 from fastpull.oci.manifest import Manifest, parse_manifest
 from fastpull.oci.reference import Reference
-from fastpull.registry.ranges import ContentRange
+from fastpull.registry.download.ranges import ContentRange
 from tests.support.engines import NATIVE, REFERENCE, Engine
 
 _BLOCK = 4096
@@ -27,7 +27,7 @@ _PIECES = 24  # of an input, about twice as many at most: thousands of them are 
 
 
 @dataclass(frozen=True)
-class Target:
+class FuzzTarget:
     """One thing that is fuzzed.
 
     Attributes:
@@ -192,14 +192,14 @@ def check_content_range(data: bytes) -> None:
 TARGETS = {
     target.name: target
     for target in (
-        Target("archive", check_archive, probe_archive),
-        Target("reference", check_reference, check_reference, ("oci/reference.py", "oci/digest.py")),
-        Target(
+        FuzzTarget("archive", check_archive, probe_archive),
+        FuzzTarget("reference", check_reference, check_reference, ("oci/reference.py", "oci/digest.py")),
+        FuzzTarget(
             "manifest",
             check_manifest,
             check_manifest,
             ("oci/manifest.py", "oci/json.py", "oci/descriptor.py", "oci/digest.py", "oci/platform.py"),
         ),
-        Target("content-range", check_content_range, check_content_range, ("registry/ranges.py",)),
+        FuzzTarget("content-range", check_content_range, check_content_range, ("registry/download/ranges.py",)),
     )
 }

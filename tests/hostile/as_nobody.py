@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.hostile.recipe import Recipe, Refused
+from tests.hostile.recipe import AttackRecipe, RecipeRefused
 from tests.hostile.recipes import ALL
 from tests.hostile.running import check_refusal, expected_words, look_at_directory, outcome, read_output, state_of
 
@@ -28,13 +28,13 @@ def main() -> None:
     json.dump({name: _complaints(one, folder / "run", canary, before) for name, one in ALL.items()}, sys.stdout)
 
 
-def _complaints(recipe: Recipe, folder: Path, canary: Path, before: object) -> list[str]:
+def _complaints(recipe: AttackRecipe, folder: Path, canary: Path, before: object) -> list[str]:
     found = []
     for workers in (1, 8):
         folder.mkdir()
         try:
             error = outcome(recipe, "directory", folder, canary, workers)
-            if isinstance(recipe.verdict, Refused):
+            if isinstance(recipe.verdict, RecipeRefused):
                 check_refusal(error, recipe.verdict)
             else:
                 assert error is None, str(error)

@@ -28,7 +28,7 @@ then, where they are not the usual ones, in brackets mode, owner, time and attri
 
 
 @dataclass(frozen=True)
-class Refused:
+class RecipeRefused:
     """The layers are refused.
 
     Attributes:
@@ -42,11 +42,11 @@ class Refused:
     culprit: str = ""
 
 
-Verdict = Tree | Refused
+Verdict = Tree | RecipeRefused
 
 
 @dataclass(frozen=True)
-class Recipe:
+class AttackRecipe:
     """One attack.
 
     Attributes:
@@ -64,33 +64,33 @@ class Recipe:
         return [layer if isinstance(layer, bytes) else _tar(layer, canary) for layer in self.layers]
 
 
-def recipe(name: str, *layers: Layer, gives: Verdict, split: Verdict | None = None, at: int = -1) -> list[Recipe]:
+def recipe(name: str, *layers: Layer, gives: Verdict, split: Verdict | None = None, at: int = -1) -> list[AttackRecipe]:
     """Adds a recipe, and with ``split`` the same one cut in two layers before its last part, or before part ``at``."""
-    made = [Recipe(name, layers, gives)]
+    made = [AttackRecipe(name, layers, gives)]
     if split is not None:
         (only,) = layers
         assert not isinstance(only, bytes), "only parts can be split"
-        made.append(Recipe(f"{name}-in-two-layers", (only[:at], only[at:]), split))
+        made.append(AttackRecipe(f"{name}-in-two-layers", (only[:at], only[at:]), split))
     return made
 
 
-def escapes(culprit: str) -> Refused:
-    return Refused(LayerError, "path leaves the root", culprit)
+def escapes(culprit: str) -> RecipeRefused:
+    return RecipeRefused(LayerError, "path leaves the root", culprit)
 
 
-def layer_error(reason: str, culprit: str = "") -> Refused:
-    return Refused(LayerError, reason, culprit)
+def layer_error(reason: str, culprit: str = "") -> RecipeRefused:
+    return RecipeRefused(LayerError, reason, culprit)
 
 
-def tar_error(reason: str, culprit: str = "") -> Refused:
-    return Refused(TarError, reason, culprit)
+def tar_error(reason: str, culprit: str = "") -> RecipeRefused:
+    return RecipeRefused(TarError, reason, culprit)
 
 
-def over_limit(reason: str, culprit: str = "") -> Refused:
-    return Refused(LimitExceeded, reason, culprit)
+def over_limit(reason: str, culprit: str = "") -> RecipeRefused:
+    return RecipeRefused(LimitExceeded, reason, culprit)
 
 
-def below_own(culprit: str) -> Refused:
+def below_own(culprit: str) -> RecipeRefused:
     return layer_error("an entry below a non-directory of its own layer", culprit)
 
 

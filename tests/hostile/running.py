@@ -15,15 +15,15 @@ from pathlib import Path
 from fastpull.errors import FastpullError
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
-from fastpull.layers.scan import LayerScanner
 from fastpull.layers.tree import Tree as FileTree
+from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.sinks.base import Resources, Sink
-from fastpull.sinks.directory import Directory
+from fastpull.sinks.directory.sink import Directory
 from fastpull.sinks.squashfs.sink import Squashfs
-from fastpull.sinks.tar import Tar
-from tests.hostile.recipe import CANARY, Recipe, Refused, Tree
-from tests.support.trees import Found, look
+from fastpull.sinks.tar.sink import Tar
+from tests.hostile.recipe import CANARY, AttackRecipe, RecipeRefused, Tree
+from tests.support.trees import FoundEntry, look
 
 NOTHING = Digest.of(b"")
 CHUNK = 32 << 10
@@ -50,7 +50,7 @@ def make_canary(folder: Path) -> Path:
     return canary
 
 
-def state_of(canary: Path) -> dict[bytes, Found]:
+def state_of(canary: Path) -> dict[bytes, FoundEntry]:
     """All that is to be known of a canary."""
     return look(canary, directory_times=True)
 
@@ -87,7 +87,7 @@ def write(sink: Sink, tars: list[bytes], resources: Resources, dress: Dress = le
 
 
 def outcome(
-    recipe: Recipe, kind: str, folder: Path, canary: Path, workers: int, dress: Dress = leave
+    recipe: AttackRecipe, kind: str, folder: Path, canary: Path, workers: int, dress: Dress = leave
 ) -> FastpullError | None:
     """Runs a recipe into ``folder/out``, and returns what was raised; whatever came of it, no litter is left."""
     tars = recipe.tars(os.fsencode(canary)[1:])
@@ -101,7 +101,7 @@ def outcome(
     return error
 
 
-def check_refusal(error: FastpullError | None, expected: Refused) -> None:
+def check_refusal(error: FastpullError | None, expected: RecipeRefused) -> None:
     """A refusal has to be of the class, and name reason and culprit."""
     assert error is not None, "nothing was refused"
     assert type(error) is expected.error, repr(error)

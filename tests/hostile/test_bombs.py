@@ -35,7 +35,7 @@ _TAIL = 4 * GIB  # bytes behind it: inflating, hashing and scanning them takes s
 _PROGRAM = """
 import re, sys, time
 from fastpull.cli import main
-from fastpull.layers.scan import LayerScanner
+from fastpull.native.layer_scanner import LayerScanner
 
 crossing, fed, crossed, feed = int(sys.argv.pop(1)), 0, 0.0, LayerScanner.feed
 
@@ -54,7 +54,7 @@ sys.exit(code)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPull:
     """What became of a pull.
 
     Attributes:
@@ -70,7 +70,7 @@ class Measured:
     mebibytes: int
 
 
-async def measured_pull(tmp_path: Path, *arguments: str | Path, crossing: int = 0) -> Measured:
+async def measured_pull(tmp_path: Path, *arguments: str | Path, crossing: int = 0) -> MeasuredPull:
     """Pulls in a process of its own, into an output of `tmp_path`.
 
     Args:
@@ -86,7 +86,7 @@ async def measured_pull(tmp_path: Path, *arguments: str | Path, crossing: int = 
     _, said = await process.communicate()
     message, _, numbers = said.decode().rstrip().rpartition("\n")
     seconds, mebibytes = numbers.split()
-    return Measured(process.returncode, message, float(seconds), int(mebibytes))
+    return MeasuredPull(process.returncode, message, float(seconds), int(mebibytes))
 
 
 def as_gzip(head: bytes, tail: int) -> bytes:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import FastpullError, InvalidSetting, LimitExceeded
 from fastpull.layers.archive import END, archive, header_of
 from fastpull.layers.quota import LayerQuota, Quota
-from fastpull.layers.scan import LayerScanner
-from fastpull.tarstage import EntryTable
+from fastpull.native import EntryTable
+from fastpull.native.layer_scanner import LayerScanner
 from tests.support.headers import block, pax
 from tests.support.layers import file, hardlink, publish, stored, with_window
 from tests.support.processes import run
@@ -116,7 +116,7 @@ async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings:
     async with fastpull.Client(replace(settings, limits=limits)) as client:
         with pytest.raises(LimitExceeded):
             await client.pull(publish(registry, layer), tmp_path / "out")
-    blobs = {str(blob.digest) for blob in fastpull.Cache(settings.cache).blobs() if blob.size >= len(layer.blob)}
+    blobs = {str(blob.digest) for blob in fastpull.CacheManager(settings.cache).blobs() if blob.size >= len(layer.blob)}
     assert not blobs, "only what was read to its end, and verified, is a blob of the cache"
 
 

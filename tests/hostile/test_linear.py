@@ -21,7 +21,7 @@ import pytest
 import fastpull
 from bench.hard import HARD, Hard
 from bench.layouts import TAG, write_layout
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge

@@ -20,7 +20,7 @@ import pytest
 from fastpull.errors import FastpullError
 from fastpull.layers.archive import archive
 from fastpull.sinks.base import Resources
-from fastpull.sinks.directory import Directory
+from fastpull.sinks.directory.sink import Directory
 from tests.hostile.running import make_canary, state_of, write
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
 
@@ -107,7 +107,7 @@ def test_links_that_come_into_the_staging_lead_nowhere(tmp_path: Path) -> None:
 
 _REMOVER = """
 import os, signal, sys, time
-from fastpull.tarstage import remove_tree
+from fastpull.native import remove_tree
 folder, seconds = sys.argv[1], float(sys.argv[2])
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 os.chdir(folder)

@@ -15,18 +15,10 @@ from typing import Any
 
 import pytest
 
-from fastpull.config import DEFAULT_LIMITS
-from tests.hostile.recipe import Recipe, Refused
+from fastpull.config.limits import DEFAULT_LIMITS
+from tests.hostile.recipe import AttackRecipe, RecipeRefused
 from tests.hostile.recipes import ALL, CLASSES
-from tests.hostile.running import (
-    SINKS,
-    check_refusal,
-    expected_words,
-    make_canary,
-    outcome,
-    read_output,
-    state_of,
-)
+from tests.hostile.running import SINKS, check_refusal, expected_words, make_canary, outcome, read_output, state_of
 from tests.support.engines import ENGINES, Engine, scan
 
 PATH_MAX = 4096
@@ -54,7 +46,7 @@ def limited(engine: Engine) -> Engine:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_both_scanners_understand_a_recipe_alike(recipe: Recipe) -> None:
+def test_both_scanners_understand_a_recipe_alike(recipe: AttackRecipe) -> None:
     for tar in recipe.tars(b"canary"):
         native, reference = (scan(limited(engine), tar, 1 << 16).verdict for engine in ENGINES)
         assert native == reference
@@ -64,7 +56,7 @@ def test_both_scanners_understand_a_recipe_alike(recipe: Recipe) -> None:
 @pytest.mark.peer("unsquashfs")
 @pytest.mark.parametrize("kind", SINKS)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe(recipe: Recipe, kind: str, playground: Path) -> None:
+def test_recipe(recipe: AttackRecipe, kind: str, playground: Path) -> None:
     canary = playground / "canary"
     before = state_of(canary)
     folder = playground / "outputs"
@@ -72,7 +64,7 @@ def test_recipe(recipe: Recipe, kind: str, playground: Path) -> None:
         for workers in (1, 8):
             folder.mkdir()
             error = outcome(recipe, kind, folder, canary, workers)
-            if isinstance(recipe.verdict, Refused):
+            if isinstance(recipe.verdict, RecipeRefused):
                 check_refusal(error, recipe.verdict)
             else:
                 assert error is None, str(error)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.dressing import Dressing
 from fastpull.errors import FastpullError, LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import Directory, Origin, Tree
-from fastpull.runtimes.base import Additions, File, Files, Folder, Frame
-from fastpull.runtimes.choose import dialects_for
+from fastpull.layers.tree import DirectoryNode, Origin, Tree
+from fastpull.pipeline.runtime_layer import RuntimeLayer
+from fastpull.runtimes.base import Additions, File, Files, Folder, OutputShape
+from fastpull.runtimes.choose import profiles_for
 from fastpull.sinks.base import Sink
-from tests.hostile.recipe import Recipe, Refused
+from tests.hostile.recipe import AttackRecipe, RecipeRefused
 from tests.hostile.recipes import ALL
 from tests.hostile.running import check_refusal, look_at_directory, make_canary, outcome, state_of
 from tests.runtimes.configs import image_of
@@ -29,7 +29,7 @@ class Aimed:
     """A dialect that puts a file and a directory below each path of an image that is a link."""
 
     name = "aimed"
-    frame = Frame.NONE
+    frame = OutputShape.NONE
     companions = ()
     has_one_owner = False
 
@@ -45,7 +45,7 @@ class Aimed:
 
 
 def dress(tree: Tree, sink: Sink) -> None:
-    nodes = [(path, node) for path, node in tree.walk() if not isinstance(node, Directory)]
+    nodes = [(path, node) for path, node in tree.walk() if not isinstance(node, DirectoryNode)]
     links = [path for path, node in nodes if tree.type(node) is EntryType.SYMLINK][:_MAX_AIMS]
 
     async def read(_origin: Origin, size: int) -> bytes:
@@ -53,8 +53,8 @@ def dress(tree: Tree, sink: Sink) -> None:
 
     image = image_of(WorkingDir="/etc/../usr/./bin/../work", Env=["A=b"], Volumes={"/dev/shm/x": {}})
     for link in [*links, b""]:  # one at a time, since one that leads nowhere is refused
-        dialects = [*dialects_for(["charliecloud", "plain"]), Aimed([link] if link else [])]
-        dressing = Dressing(image, dialects)
+        dialects = [*profiles_for(["charliecloud", "plain"]), Aimed([link] if link else [])]
+        dressing = RuntimeLayer(image, dialects)
         asyncio.run(dressing.look(tree, read))
         try:
             dressing.apply(tree, sink)
@@ -75,12 +75,12 @@ def playground() -> Iterator[Path]:
 def test_what_runtimes_add_stays_inside_whatever_the_image_s_links_are(
     name: str, playground: Path, tmp_path: Path
 ) -> None:
-    recipe: Recipe = ALL[name]
+    recipe: AttackRecipe = ALL[name]
     canary = playground / "canary"
     before = state_of(canary)
     error: FastpullError | None = outcome(recipe, "directory", tmp_path, canary, 2, dress)
     assert state_of(canary) == before
-    if isinstance(recipe.verdict, Refused):
+    if isinstance(recipe.verdict, RecipeRefused):
         check_refusal(error, recipe.verdict)
     elif error is not None:
         assert isinstance(error, LayerError | LimitExceeded), error

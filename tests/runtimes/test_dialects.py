@@ -11,23 +11,16 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.config import Settings
-from fastpull.errors import (
-    InvalidSetting,
-    LayerError,
-    LimitExceeded,
-    MalformedDocument,
-    OutputError,
-    OutputExists,
-)
+from fastpull.config.settings import Settings
+from fastpull.errors import InvalidSetting, LayerError, LimitExceeded, MalformedDocument, OutputError, OutputExists
 from fastpull.layers.merge import merge
-from fastpull.progress import Warned
-from fastpull.runtimes.base import Additions, File, Files, Folder, Frame
+from fastpull.runtimes.base import Additions, File, Files, Folder, OutputShape
 from fastpull.runtimes.bundle import Bundle, Caller
 from fastpull.runtimes.charliecloud import Charliecloud
-from fastpull.runtimes.choose import RUNTIMES, dialects_for
+from fastpull.runtimes.choose import RUNTIMES, profiles_for
 from fastpull.runtimes.shifter import Shifter
 from fastpull.runtimes.users import GROUP, PASSWD, ProcessUser, find_user
+from fastpull.telemetry.events import Warned
 from tests.runtimes.configs import image_of
 from tests.support.layers import Member, file, folder, hardlink, index, opaque, publish, symlink, whiteout
 from tests.support.peers import unsquash
@@ -171,7 +164,7 @@ async def test_the_same_image_gives_the_same_output(
 class Writes:
     """A dialect that wants whatever it is told."""
 
-    frame = Frame.NONE
+    frame = OutputShape.NONE
     companions = ()
     has_one_owner = False
 
@@ -211,11 +204,11 @@ async def test_dialects_that_want_different_things_at_one_place_are_refused(
 
 
 def test_runtimes_by_name() -> None:
-    assert [one.name for one in dialects_for(["plain", "enroot", "plain"])] == ["plain", "enroot"]
-    assert {one.name for name in RUNTIMES for one in dialects_for([name])} == set(RUNTIMES)
+    assert [one.name for one in profiles_for(["plain", "enroot", "plain"])] == ["plain", "enroot"]
+    assert {one.name for name in RUNTIMES for one in profiles_for([name])} == set(RUNTIMES)
     for names_ in (["docker"], ["bundle", "shifter"]):
         with pytest.raises(InvalidSetting):
-            dialects_for(names_)
+            profiles_for(names_)
 
 
 # --- bundles

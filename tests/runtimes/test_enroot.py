@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import InvalidReference, InvalidSetting, MalformedDocument
 from fastpull.runtimes.base import File
 from fastpull.runtimes.enroot import Enroot, quote

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from tests.support.layers import Member, file, folder, publish
 from tests.support.registry import FaultyRegistry
 

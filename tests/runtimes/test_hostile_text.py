@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import MalformedDocument
 from fastpull.oci.image import Image
-from fastpull.progress import Warned
 from fastpull.runtimes.base import Additions, File, Folder
 from fastpull.runtimes.bundle import Bundle, Caller
-from fastpull.runtimes.choose import RUNTIMES, dialects_for
+from fastpull.runtimes.choose import RUNTIMES, profiles_for
 from fastpull.runtimes.text import as_one_line, is_one_line, is_plain_path
 from fastpull.runtimes.users import GROUP, PASSWD, ProcessUser, find_user
+from fastpull.telemetry.events import Warned
 from tests.runtimes.configs import image_of
 from tests.runtimes.hostile_text import FSTAB, HOSTILE, PLACES
 from tests.support.layers import Member, file, folder, publish, symlink
@@ -33,7 +33,7 @@ BINDING = ["none", "x-create=dir,bind,rw,nosuid,nodev"]
 
 def additions_of(name: str, image: Image) -> Additions | None:
     """What a dialect makes of an image; None for one that it refuses as a whole."""
-    (dialect,) = (Bundle(Caller(0, 0)),) if name == "bundle" else dialects_for([name])
+    (dialect,) = (Bundle(Caller(0, 0)),) if name == "bundle" else profiles_for([name])
     try:
         dialect.reads(image)
         return dialect.additions(image, {PASSWD: PASSWORDS, GROUP: b"root:x:0:\n"})

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.images import find_image
-from fastpull.sinks.destination import free_space
+from fastpull.sinks.output.destination import free_space
 from tests.runtimes.image import CMD, DIRECTORY, ENTRYPOINT, ENV, GID, GROUPS, UID, USER, VOLUME, derive, layer
 from tests.runtimes.starters import NOBODY, STARTS, Outputs, Start, refusal, run
 from tests.support.processes import run as fastpull

@@ -14,9 +14,9 @@ from aiohttp import web
 
 import fastpull
 from bench.registry import free_port, running
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.oci.digest import Digest
-from fastpull.progress import Warned
+from fastpull.telemetry.events import Warned
 from tests.support.layers import file, publish, stored
 from tests.support.registry import FaultyRegistry
 from tests.support.services import nginx

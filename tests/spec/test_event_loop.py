@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.cache.beats import Beats
 from fastpull.cache.folder import CacheFolder
-from fastpull.cache.locks import FileLock
-from fastpull.config import Settings
+from fastpull.cache.locking.file_lock import FileLock
+from fastpull.cache.locking.heartbeat import Heartbeat
+from fastpull.config.settings import Settings
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry
 
@@ -78,8 +78,8 @@ async def test_a_slow_lock_does_not_stop_the_loop(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file whose server hangs keeps the thread that touches it, and no other."""
-    monkeypatch.setattr("fastpull.cache.beats.BEAT_SECONDS", 0.01)
-    touched, may_go_on, real, beats = threading.Event(), threading.Event(), os.utime, Beats()
+    monkeypatch.setattr("fastpull.cache.locking.heartbeat.HEARTBEAT_SECONDS", 0.01)
+    touched, may_go_on, real, beats = threading.Event(), threading.Event(), os.utime, Heartbeat()
     seen = set[tuple[int, int]]()
 
     def hang(fd: int) -> None:
@@ -88,7 +88,7 @@ def test_nobody_waits_for_a_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         seen.add((os.fstat(fd).st_dev, os.fstat(fd).st_ino))
         real(fd)
 
-    monkeypatch.setattr("fastpull.cache.beats.os.utime", hang)
+    monkeypatch.setattr("fastpull.cache.locking.heartbeat.os.utime", hang)
     first, second = (os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("first", "second"))
     inode = os.fstat(first).st_dev, os.fstat(first).st_ino
     beats.add(first)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from fastpull.config import Settings
-from fastpull.progress import Committing, Event, LayerDone, LayerProgress, Resolved
+from fastpull.config.settings import Settings
+from fastpull.telemetry.events import Committing, Event, LayerDone, LayerProgress, Resolved
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry, slow
 

@@ -14,22 +14,23 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.cache import seal as seal_module
-from fastpull.cache.files import Files
-from fastpull.cache.images import Images
-from fastpull.cache.pins import Pins
+from fastpull.cache import blob_metadata as seal_module
+from fastpull.cache.files import CacheFiles
+from fastpull.cache.images import store as image_store
+from fastpull.cache.images.pins import Pins
+from fastpull.cache.images.store import ImageStore
 from fastpull.client import Client
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import FastpullError, InvalidSetting
 from fastpull.layers.archive import archive
 from fastpull.layers.merge import merge
 from fastpull.oci.digest import Digest
-from fastpull.progress import Event, LayerDone, WaitingForImage, Warned
-from fastpull.runtimes.choose import dialects_for
+from fastpull.runtimes.choose import profiles_for
 from fastpull.runtimes.compose import compose
 from fastpull.runtimes.enroot import Enroot
-from fastpull.sinks.squashfs.compressors import Compressor
+from fastpull.sinks.squashfs.blocks.compressors import Compressor
 from fastpull.sinks.squashfs.recipe import WRITER_VERSION
+from fastpull.telemetry.events import Event, LayerDone, WaitingForImage, Warned
 from tests.runtimes.configs import image_of
 from tests.support.layers import device, file, folder, hardlink, publish, symlink, whiteout
 from tests.support.peers import on_xfs
@@ -46,8 +47,8 @@ def keeping(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-def images(settings: Settings) -> Images:
-    return Images(Files(settings.cache))
+def images(settings: Settings) -> ImageStore:
+    return ImageStore(CacheFiles(settings.cache))
 
 
 async def pull(
@@ -101,7 +102,7 @@ async def test_the_second_pull_builds_nothing_and_gives_the_same(
 
 
 async def test_nothing_is_kept_unless_asked_for(
-    registry: FaultyRegistry, settings: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, settings: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
         report, _ = await pull(publish(registry, *LAYERS), tmp_path / f"{name}.sqsh", settings)
@@ -110,7 +111,7 @@ async def test_nothing_is_kept_unless_asked_for(
 
 
 async def test_what_a_user_does_with_the_output_leaves_the_cache_as_it_is(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference, output = publish(registry, *LAYERS), tmp_path / "image.sqsh"
     await pull(reference, output, keeping)
@@ -124,7 +125,7 @@ async def test_what_a_user_does_with_the_output_leaves_the_cache_as_it_is(
 
 
 async def test_a_hard_link_is_made_only_if_asked_for(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference, output = publish(registry, *LAYERS), tmp_path / "image.sqsh"
     for _ in range(2):
@@ -153,7 +154,7 @@ async def test_where_files_can_share_blocks_the_output_is_a_clone(
         assert contents[0] == contents[1]
         with (xfs / "second.sqsh").open("r+b") as file_:
             file_.write(b"mine")
-        assert fastpull.Cache(keeping.cache).verify().is_sound
+        assert fastpull.CacheManager(keeping.cache).verify().is_sound
     other, _ = await pull(reference, tmp_path / "other.sqsh", settings)
     assert contents[0] == (tmp_path / "other.sqsh").read_bytes()
     assert not other.was_finished
@@ -167,7 +168,7 @@ async def test_where_no_link_can_be_made_there_is_a_copy(
 
     reference = publish(registry, *LAYERS)
     await pull(reference, tmp_path / "first.sqsh", keeping)
-    monkeypatch.setattr("fastpull.sinks.squashfs.finished.fcntl.ioctl", refuse)
+    monkeypatch.setattr("fastpull.sinks.squashfs.image.transfer.fcntl.ioctl", refuse)
     link = os.link
 
     def link_within(source: Any, target: Any, **options: Any) -> None:
@@ -180,7 +181,7 @@ async def test_where_no_link_can_be_made_there_is_a_copy(
 
 
 async def test_a_damaged_image_is_thrown_away_and_built_again(
-    registry: FaultyRegistry, keeping: Settings, settings: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, keeping: Settings, settings: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     """Also one whose time of modification does not tell: what is copied is hashed."""
     reference = publish(registry, *LAYERS)
@@ -197,20 +198,20 @@ async def test_a_damaged_image_is_thrown_away_and_built_again(
 
 
 async def test_what_an_earlier_boot_has_not_synced_is_read_before_it_is_used(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = publish(registry, *LAYERS)
     await pull(reference, tmp_path / "good.sqsh", keeping)
     [kept] = images.all()
     assert not kept.seal.synced
     read: list[int] = []
-    fingerprint = fastpull.cache.images._fingerprint
+    fingerprint = image_store._fingerprint
 
     def counted(fd: int, *rest: Any) -> str:
         read.append(fd)
         return fingerprint(fd, *rest)
 
-    monkeypatch.setattr("fastpull.cache.images._fingerprint", counted)
+    monkeypatch.setattr("fastpull.cache.images.store._fingerprint", counted)
     assert images.find(kept.key)
     assert read == []
     monkeypatch.setattr(seal_module, "boot_id", lambda: "another boot")
@@ -232,7 +233,7 @@ async def test_many_tasks_of_one_client_build_once(registry: FaultyRegistry, set
 
 
 async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
-    registry: FaultyRegistry, settings: Settings, images: Images
+    registry: FaultyRegistry, settings: Settings, images: ImageStore
 ) -> None:
     broken = publish(registry, [file("../../escape", b"x")])
     holder = fastpull.Holder.here("1", "0")
@@ -241,17 +242,17 @@ async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
             with pytest.raises(FastpullError):
                 await client.finish(broken, holder=holder)
     assert list(images.all()) == []
-    assert Pins(Files(settings.cache)).held() == {}
+    assert Pins(CacheFiles(settings.cache)).held() == {}
     assert [path for path in Path(settings.cache, "v1/images").rglob("*") if path.is_file()] == []
     assert os.listdir(f"{settings.cache}/v1/locks") == []
 
 
 async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
-    registry: FaultyRegistry, settings: Settings, images: Images, monkeypatch: pytest.MonkeyPatch
+    registry: FaultyRegistry, settings: Settings, images: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who removes holds the lock, and looks for pins after that; who pins looks for the lock after that."""
     reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("1", "0")
-    cache = fastpull.Cache(settings.cache)
+    cache = fastpull.CacheManager(settings.cache)
     async with Client(settings) as client:
         kept = await client.finish(reference)
         held = Pins.held
@@ -306,7 +307,7 @@ async def test_the_image_of_another_user_is_used_only_by_who_trusts_them(
         )
         assert ended.code == 0, ended.err
         assert ("where it was finished" in ended.err) == (name == "3" or (shared and name == "2"))
-    images = Images(Files(str(cache)))
+    images = ImageStore(CacheFiles(str(cache)))
     assert len({os.stat(image.path).st_uid for image in images.all()}) == (1 if shared else 2)
     assert {image.key.maker for image in images.all()} == ({None} if shared else {0, 65534})
 
@@ -320,7 +321,7 @@ async def test_an_image_under_my_name_that_is_another_user_s_is_thrown_away(
     cache.chmod(0o777)
     reference, keeping = publish(registry, *LAYERS), replace(settings, keep_images=True)
     await pull(reference, tmp_path / "mine.sqsh", keeping)
-    images = Images(Files(str(cache)))
+    images = ImageStore(CacheFiles(str(cache)))
     for foreign in ("", ".seal"):
         os.chown(next(images.all()).path + foreign, 65534, -1)
         report, _ = await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
@@ -346,7 +347,7 @@ async def test_an_image_under_my_name_that_is_another_user_s_is_thrown_away(
     ids=str,
 )
 async def test_other_options_give_another_image(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path, options: dict[str, Any]
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     reference = publish(registry, *LAYERS)
     await pull(reference, tmp_path / "plain.sqsh", keeping)
@@ -392,12 +393,12 @@ async def test_source_date_epoch_codecs_writer_and_dialects_are_in_the_key(
         patch.setattr("fastpull.sinks.squashfs.recipe.WRITER_VERSION", 999)
         names.append(client._key(image, fastpull.Recipe.of()).name)
     with monkeypatch.context() as patch:
-        patch.setattr("fastpull.sinks.squashfs.compressors.Zstd.versions", lambda _: {"libzstd": "0"})
+        patch.setattr("fastpull.sinks.squashfs.blocks.compressors.Zstd.versions", lambda _: {"libzstd": "0"})
         names.append(client._key(image, fastpull.Recipe.of()).name)
     assert len(set(names)) == len(names)
 
 
-class Plain(Compressor):
+class PlainImage(Compressor):
     """Compresses nothing, so that no codec has a say in the bytes."""
 
     name = "plain"
@@ -433,7 +434,7 @@ async def test_who_changes_the_bytes_raises_the_writer_s_version(
         ],
         [file("d/a", bytes(300_000) + b"end")],
     )
-    recipe = fastpull.Recipe(Plain(), 64 << 10, fragments=True, mtime=None, time=None)
+    recipe = fastpull.Recipe(PlainImage(), 64 << 10, fragments=True, mtime=None, time=None)
     output = tmp_path / "image.sqsh"
     async with Client(settings) as client:
         await client.pull(publish(registry, *layers), fastpull.Squashfs(output, recipe=recipe))
@@ -447,7 +448,7 @@ ADDED = {2: "807985e627e86c78ba6abc1afd3265f30568a127657181aa7ee77a6ae53ddb06"}
 def test_who_changes_what_dialects_add_raises_the_writer_s_version() -> None:
     image = image_of(Entrypoint=["/bin/app"], Env=["A=b"], WorkingDir="/srv", Volumes={"/data": {}}, Labels={"a": "b"})
     added = Digest.of(b"").hasher()
-    for dialect in dialects_for(["charliecloud", "enroot", "plain"]):
+    for dialect in profiles_for(["charliecloud", "enroot", "plain"]):
         added.update(archive(compose(merge([]), [(dialect, dialect.additions(image, {}))], 5, "image")))
     assert ADDED.get(WRITER_VERSION) == added.hexdigest(), "other bytes: raise WRITER_VERSION"
 
@@ -492,7 +493,7 @@ async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
 
 
 async def test_of_a_dialect_of_the_caller_s_own_nothing_is_kept(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
     async with Client(keeping) as client:
@@ -527,26 +528,26 @@ async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
 
 @pytest.mark.parametrize("runtime", ["bundle", "shifter", "none"])
 async def test_what_is_no_single_file_cannot_be_finished(
-    registry: FaultyRegistry, settings: Settings, images: Images, runtime: str
+    registry: FaultyRegistry, settings: Settings, images: ImageStore, runtime: str
 ) -> None:
     reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("7", "0")
     async with Client(settings) as client:
         with pytest.raises(InvalidSetting, match=runtime):
             await client.finish(reference, fastpull.Recipe.of(dialects=(runtime,)), holder=holder)
     assert list(images.all()) == []
-    assert Pins(Files(settings.cache)).held() == {}
+    assert Pins(CacheFiles(settings.cache)).held() == {}
 
 
 # --- care
 
 
 async def test_gc_counts_images_and_blobs_together_the_longest_unused_first(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     one, two = (publish(registry, [file(name, os.urandom(100_000))], name=f"test/{name}") for name in ("one", "two"))
     for reference in (one, two):
         await pull(reference, tmp_path / "out.sqsh", keeping, force=True)
-    cache = fastpull.Cache(keeping.cache)
+    cache = fastpull.CacheManager(keeping.cache)
     assert {image.reference: image.finished > 100_000 for image in cache.images()} == {one: True, two: True}
     old = next(image for image in images.all() if image.source == one)
     os.utime(f"{old.path}.seal", (1, 1))
@@ -563,32 +564,32 @@ async def test_gc_counts_images_and_blobs_together_the_longest_unused_first(
 
 
 async def test_using_an_image_makes_it_young_again(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
     await pull(reference, tmp_path / "out.sqsh", keeping)
     [kept] = images.all()
     os.utime(f"{kept.path}.seal", (1, 1))
-    fastpull.Cache(keeping.cache).verify()
+    fastpull.CacheManager(keeping.cache).verify()
     assert next(images.all()).last_used == 1, "looking is no use"
     await pull(reference, tmp_path / "out.sqsh", keeping, force=True)
     assert next(images.all()).last_used > 1
 
 
 async def test_verify_takes_damaged_images_out(
-    registry: FaultyRegistry, keeping: Settings, images: Images, tmp_path: Path
+    registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     await pull(publish(registry, *LAYERS), tmp_path / "out.sqsh", keeping)
     [kept] = images.all()
-    assert fastpull.Cache(keeping.cache).verify().images == 1
+    assert fastpull.CacheManager(keeping.cache).verify().images == 1
     damage(kept.path)
     for dry_run in (True, False):
-        assert fastpull.Cache(keeping.cache).verify(dry_run=dry_run).corrupt_images == [kept.path]
+        assert fastpull.CacheManager(keeping.cache).verify(dry_run=dry_run).corrupt_images == [kept.path]
         assert os.path.exists(kept.path) == dry_run
-    assert fastpull.Cache(keeping.cache).verify().is_sound
+    assert fastpull.CacheManager(keeping.cache).verify().is_sound
 
 
-async def test_gc_removes_what_killed_builders_leave(settings: Settings, images: Images) -> None:
+async def test_gc_removes_what_killed_builders_leave(settings: Settings, images: ImageStore) -> None:
     folder_ = Path(settings.cache, "v1/images/sha256")
     leftovers = [
         folder_ / ".0a.0b.draft",
@@ -597,11 +598,11 @@ async def test_gc_removes_what_killed_builders_leave(settings: Settings, images:
     ]
     for path in leftovers:
         path.write_bytes(b"x")
-    fastpull.Cache(settings.cache).collect()
+    fastpull.CacheManager(settings.cache).collect()
     assert all(path.exists() for path in leftovers), "somebody may be at it"
     for path in leftovers:
         os.utime(path, (1, 1))
-    fastpull.Cache(settings.cache).collect()
+    fastpull.CacheManager(settings.cache).collect()
     assert list(folder_.iterdir()) == []
 
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from fastpull.cache.store import Store
 from fastpull.client import Client
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.sinks.squashfs.sink import Squashfs
 from tests.support.layers import file, publish
 from tests.support.peers import unsquash
@@ -347,7 +347,7 @@ async def test_a_file_that_was_only_touched_is_still_good(registry: FaultyRegist
     ("module", "absent"),
     [
         ("fastpull.importer", {"aiohttp", "fastpull.client", "zstandard"}),
-        ("fastpull.client", {"fastpull.engine", "fastpull.unpack", "fastpull.layers", "isal"}),
+        ("fastpull.client", {"fastpull.pipeline.pull", "fastpull.pipeline.layer", "fastpull.layers", "isal"}),
     ],
 )
 def test_little_is_loaded_before_it_is_needed(module: str, absent: set[str]) -> None:

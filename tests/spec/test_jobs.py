@@ -13,13 +13,14 @@ from aiohttp import web
 
 import fastpull
 from fastpull.cache import files
-from fastpull.cache.answers import Answers, Question
-from fastpull.cache.files import Files
-from fastpull.config import Access, Settings
+from fastpull.cache.files import CacheFiles
+from fastpull.cache.job_tag_cache import JobTagCache, TagQuery
+from fastpull.config.access import Access
+from fastpull.config.secret import Secret
+from fastpull.config.settings import Settings
 from fastpull.oci.digest import Digest
-from fastpull.secret import Secret
 from tests.support.layers import file, publish
-from tests.support.processes import Ended, end, run, start
+from tests.support.processes import ProcessResult, end, run, start
 from tests.support.registry import FaultyRegistry
 
 
@@ -41,7 +42,7 @@ async def start_in(step: str, reference: str, settings: Settings) -> asyncio.sub
     return await start("warm", reference, cache=settings.cache, under=under)
 
 
-async def warm_in(step: str, reference: str, settings: Settings) -> Ended:
+async def warm_in(step: str, reference: str, settings: Settings) -> ProcessResult:
     return await end(await start_in(step, reference, settings))
 
 
@@ -86,11 +87,11 @@ async def test_an_answer_is_not_taken_for_long(
     digest = await resolve(step, reference)
     for skew, questions in ((100, 1), (-100, 1), (121, 2), (-121, 3)):
         with monkeypatch.context() as patched:
-            patched.setattr(files.Files, "time", lambda *_, skew=skew: time.time() + skew)
+            patched.setattr(files.CacheFiles, "time", lambda *_, skew=skew: time.time() + skew)
             await resolve(step, reference)
         assert asked_for(registry) == questions, skew
-        question = Question("step", (reference, "linux/amd64", "", "", "", ""))
-        Answers(Files(settings.cache)).keep(question, digest)  # it has the right time again
+        question = TagQuery("step", (reference, "linux/amd64", "", "", "", ""))
+        JobTagCache(CacheFiles(settings.cache)).keep(question, digest)  # it has the right time again
 
 
 @pytest.mark.parametrize(
@@ -126,10 +127,10 @@ async def test_nobody_takes_another_user_s_answer(registry: FaultyRegistry, tmp_
     (kept,) = (cache / "v1/answers/user-0").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.chmod(0o644)
-    question = Question("step", (reference, "linux/amd64", "", "", "", ""))
+    question = TagQuery("step", (reference, "linux/amd64", "", "", "", ""))
     assert question.name == kept.name
     before = asked_for(registry)
-    program = Answers(Files(str(cache)))
+    program = JobTagCache(CacheFiles(str(cache)))
     assert program.find(question) is not None
     os.chown(kept, 65534, 65534)
     assert program.find(question) is None
@@ -184,7 +185,7 @@ async def test_who_asks_nobody_waits_for_nobody(registry: FaultyRegistry, settin
     step = replace(settings, job="step")
     digest = await resolve(step, reference)
     publish(registry, [file("a", b"new")])
-    lock = Answers(Files(settings.cache)).lock(Question("step", (reference, "linux/amd64", "", "", "", "")))
+    lock = JobTagCache(CacheFiles(settings.cache)).lock(TagQuery("step", (reference, "linux/amd64", "", "", "", "")))
     assert lock.try_acquire()
     assert await resolve(replace(step, pull=policy), reference) == digest
     lock.release()
@@ -199,20 +200,20 @@ async def test_old_and_damaged_answers_are_no_answers(registry: FaultyRegistry, 
         kept.write_bytes(content)
         await resolve(step, reference)
     assert asked_for(registry) == 5
-    fastpull.Cache(settings.cache).collect()
+    fastpull.CacheManager(settings.cache).collect()
     assert kept.exists()
     os.utime(kept, (0, 0))
-    fastpull.Cache(settings.cache).collect()
+    fastpull.CacheManager(settings.cache).collect()
     assert not kept.exists()
 
 
 def test_answers_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
-    kept, digest = Answers(Files(str(tmp_path))), Digest.of(b"a")
-    questions = [Question(f"job {number}", ("a",)) for number in range(40)]
+    kept, digest = JobTagCache(CacheFiles(str(tmp_path))), Digest.of(b"a")
+    questions = [TagQuery(f"job {number}", ("a",)) for number in range(40)]
     for question in questions:
         kept.keep(question, digest)
     assert [kept.find(question) for question in questions] == [None] * 24 + [digest] * 16
-    assert len(files.Files(str(tmp_path)).names("answers")) == 1
+    assert len(files.CacheFiles(str(tmp_path)).names("answers")) == 1
 
 
 def test_a_job_is_by_default_a_step_of_slurm() -> None:

@@ -14,13 +14,13 @@ import pytest
 
 import fastpull
 from bench.layouts import TAG, write_layout
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.layers.entry import Entry, EntryType
 from tests.support.layers import Member
 from tests.support.link_stacks import LAYERS, random_stack
-from tests.support.merge_model import Refused, merge_model
+from tests.support.merge_model import ModelRefused, merge_model
 from tests.support.peers import umoci_unpack
-from tests.support.trees import Found, look
+from tests.support.trees import FoundEntry, look
 
 _STACKS = int(os.environ.get("FASTPULL_TESTS_LINK_STACKS") or 2000)
 _IN_ONE_IMAGE = 250
@@ -31,7 +31,7 @@ def follows_own_links(stack: list[list[Member]]) -> bool:
     layers = [[entry for entry, _ in layer] for layer in stack]
     try:
         merge_model(layers, takes_lower_files_for_directories=False)
-    except Refused:
+    except ModelRefused:
         return False
     return any(_is_below_own_link(layer) for layer in layers)
 
@@ -41,7 +41,7 @@ def _is_below_own_link(layer: list[Entry]) -> bool:
     return any(entry.path.startswith(link) for entry in layer for link in links)
 
 
-def tree_of(root: Path) -> dict[bytes, Found]:
+def tree_of(root: Path) -> dict[bytes, FoundEntry]:
     """What is below a directory, by path."""
     found = look(root)
     del found[b"."]

@@ -15,7 +15,8 @@ from aiohttp import web
 
 import fastpull
 from bench.registry import free_port
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.settings import Settings
 from fastpull.demo import check_tree, make_image
 from fastpull.errors import AccessDenied
 from tests.support.layers import file, publish, stored
@@ -65,7 +66,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guarded: str, authorit
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
     (home / "run").mkdir(mode=0o700)
-    monkeypatch.setattr("fastpull.registry.registries.is_loopback", lambda _: False)
+    monkeypatch.setattr("fastpull.registry.pool.is_loopback", lambda _: False)
     return home
 
 

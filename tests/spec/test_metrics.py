@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.metrics import METRICS, Metrics
 from tests.support.layers import file, publish, stored
 from tests.support.processes import end, kill, run, start

@@ -14,13 +14,14 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from fastpull.config import DEFAULT_ACCESS, Access, Settings
+from fastpull.config.access import DEFAULT_ACCESS, Access
+from fastpull.config.settings import Settings
 from fastpull.errors import AccessDenied, DigestMismatch, Forbidden, NotFound, UnexpectedAnswer
-from fastpull.progress import Event, Warned
 from fastpull.registry import client as client_module
-from fastpull.registry import download as download_module
 from fastpull.registry import endpoints as endpoints_module
-from fastpull.registry.retry import Backoff
+from fastpull.registry.download import download as download_module
+from fastpull.registry.http.retry import Backoff
+from fastpull.telemetry.events import Event, Warned
 from tests.support.layers import file, publish, stored
 from tests.support.registry import (
     Account,
@@ -263,7 +264,7 @@ async def test_wrong_bytes_of_a_blob_are_thrown_away_and_come_from_the_origin(
     told = warnings(await pull())
     assert re.search(rf"wrong bytes of sha256:\w+ came from mirror {mirror.address}/copies/team/image", told)
     assert sum(registry.sent.values()) == SIZE + 1536, "all of it, nothing of the mirror's is kept"
-    assert not fastpull.Cache(settings.cache).verify().corrupt
+    assert not fastpull.CacheManager(settings.cache).verify().corrupt
 
 
 @pytest.mark.case("mirrors", "a mirror that lies about half a blob")
@@ -368,7 +369,7 @@ async def test_plain_http_is_for_the_place_that_is_meant(
     changes: dict[str, Any],
     expected: list[tuple[str, ...]],
 ) -> None:
-    monkeypatch.setattr("fastpull.registry.registries.is_loopback", lambda _: False)
+    monkeypatch.setattr("fastpull.registry.pool.is_loopback", lambda _: False)
     (tmp_path / "registries.conf").write_text(
         f'[[registry]]\nlocation = "a.test"\n[[registry.mirror]]\nlocation = "b.test"\ninsecure = {mirror_says}'
     )

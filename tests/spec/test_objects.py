@@ -19,7 +19,7 @@ import zstandard
 from aiohttp import web
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import (
     CacheError,
     DecompressError,
@@ -35,8 +35,8 @@ from fastpull.errors import (
 )
 from fastpull.layers.archive import archive
 from fastpull.oci import media_types
-from fastpull.progress import Warned
 from fastpull.sources.resolve import MAX_DOCUMENTS
+from fastpull.telemetry.events import Warned
 from tests.support.layers import StoredLayer, file, publish, stored, whiteout
 from tests.support.peers import skopeo
 from tests.support.registry import FaultyRegistry, no_ranges
@@ -55,7 +55,7 @@ def zstd(tar: bytes) -> bytes:
     return zstandard.compress(tar, 3)
 
 
-class Shelf:
+class ObjectShelf:
     """Puts objects under ``test/image`` of a registry."""
 
     def __init__(self, registry: FaultyRegistry) -> None:
@@ -105,15 +105,15 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(registry: FaultyRegistry) -> Shelf:
-    return Shelf(registry)
+def shelf(registry: FaultyRegistry) -> ObjectShelf:
+    return ObjectShelf(registry)
 
 
 Pull = Callable[..., Any]
 
 
 @pytest.fixture
-def pull(shelf: Shelf, settings: Settings, tmp_path: Path) -> Pull:
+def pull(shelf: ObjectShelf, settings: Settings, tmp_path: Path) -> Pull:
     """Pulls what is on the shelf into a directory, and returns that."""
 
     async def run(platform: str = "linux/amd64", reference: str = "", **changes: Any) -> Path:
@@ -135,7 +135,7 @@ async def refused(pull: Pull, kind: type[FastpullError], words: str | None = Non
 
 @pytest.mark.case("objects", "an index of indexes")
 @pytest.mark.parametrize("depth", [1, 2, 4])
-async def test_an_index_may_hold_indexes(shelf: Shelf, pull: Pull, depth: int) -> None:
+async def test_an_index_may_hold_indexes(shelf: ObjectShelf, pull: Pull, depth: int) -> None:
     entry = shelf.on("linux", "amd64")
     for _ in range(depth):
         entry = shelf.document(shelf.index(entry))
@@ -143,7 +143,7 @@ async def test_an_index_may_hold_indexes(shelf: Shelf, pull: Pull, depth: int) -
 
 
 @pytest.mark.case("objects", "indexes nested too deep, or in a cycle")
-async def test_indexes_are_not_followed_without_end(shelf: Shelf, pull: Pull) -> None:
+async def test_indexes_are_not_followed_without_end(shelf: ObjectShelf, pull: Pull) -> None:
     entry = shelf.on("linux", "amd64")
     for _ in range(5):
         entry = shelf.document(shelf.index(entry))
@@ -151,7 +151,7 @@ async def test_indexes_are_not_followed_without_end(shelf: Shelf, pull: Pull) ->
 
 
 @pytest.mark.case("objects", "an index of very many indexes")
-async def test_a_wide_index_is_not_looked_into_without_end(shelf: Shelf, pull: Pull) -> None:
+async def test_a_wide_index_is_not_looked_into_without_end(shelf: ObjectShelf, pull: Pull) -> None:
     inner = [
         shelf.document(shelf.index(annotations={"n": str(number)}), tag="x") for number in range(MAX_DOCUMENTS + 9)
     ]
@@ -174,19 +174,19 @@ async def test_a_wide_index_is_not_looked_into_without_end(shelf: Shelf, pull: P
         ("linux/arm64/v8", "v8"),
     ],
 )
-async def test_the_best_variant_is_chosen(shelf: Shelf, pull: Pull, wanted: str, found: str) -> None:
+async def test_the_best_variant_is_chosen(shelf: ObjectShelf, pull: Pull, wanted: str, found: str) -> None:
     shelf.document(shelf.index(*(shelf.on("linux", "arm", v) for v in ("v6", "v7")), shelf.on("linux", "arm64", "v8")))
     assert f"'{found}'" in ((await pull(wanted)) / "f").read_text()
 
 
 @pytest.mark.case("objects", "variants: only newer ones")
-async def test_a_newer_variant_is_never_chosen(shelf: Shelf, pull: Pull) -> None:
+async def test_a_newer_variant_is_never_chosen(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.index(shelf.on("linux", "arm", "v7")))
     await refused(pull, NoMatchingPlatform, "linux/arm/v7", platform="linux/arm/v6")
 
 
 @pytest.mark.case("objects", "attestation manifests (unknown/unknown) are passed over")
-async def test_attestations_are_passed_over(shelf: Shelf, pull: Pull) -> None:
+async def test_attestations_are_passed_over(shelf: ObjectShelf, pull: Pull) -> None:
     statement = shelf.blob(b"{}", "application/vnd.in-toto+json")
     attestation = shelf.document(
         shelf.manifest(shelf.config(), statement),
@@ -201,7 +201,7 @@ async def test_attestations_are_passed_over(shelf: Shelf, pull: Pull) -> None:
 
 
 @pytest.mark.case("objects", "artifacts beside the image in its index")
-async def test_artifacts_beside_the_image_are_passed_over(shelf: Shelf, pull: Pull) -> None:
+async def test_artifacts_beside_the_image_are_passed_over(shelf: ObjectShelf, pull: Pull) -> None:
     empty = shelf.blob(b"{}", "application/vnd.oci.empty.v1+json")
     artifact = shelf.document(shelf.manifest(empty, empty, artifactType="application/spdx+json"))
     image = shelf.on("linux", "amd64")
@@ -216,7 +216,7 @@ EROFS = "application/vnd.erofs.layer.v1"
 PLATFORM = {"os": "linux", "architecture": "amd64"}
 
 
-def erofs(shelf: Shelf, **platform: Any) -> dict[str, Any]:
+def erofs(shelf: ObjectShelf, **platform: Any) -> dict[str, Any]:
     """An entry for an image whose layer is an EROFS image."""
     config = shelf.blob(
         json.dumps({**PLATFORM, "rootfs": {"type": "layers", "diff_ids": []}}).encode(), media_types.OCI_CONFIG
@@ -228,14 +228,14 @@ def erofs(shelf: Shelf, **platform: Any) -> dict[str, Any]:
 @pytest.mark.case("objects", "an entry that fits and cannot be read (EROFS) gives way to the next")
 @pytest.mark.parametrize("fields", [{}, {"os.features": ["erofs"]}, {"variant": "v1"}])
 async def test_an_entry_that_cannot_be_read_gives_way_to_the_next(
-    shelf: Shelf, pull: Pull, fields: dict[str, Any]
+    shelf: ObjectShelf, pull: Pull, fields: dict[str, Any]
 ) -> None:
     shelf.document(shelf.index(erofs(shelf, **fields), shelf.on("linux", "amd64")))
     await pull("linux/amd64")
 
 
 @pytest.mark.case("objects", "os.features: entries without come first")
-async def test_an_entry_that_needs_features_is_the_last_choice(shelf: Shelf, pull: Pull) -> None:
+async def test_an_entry_that_needs_features_is_the_last_choice(shelf: ObjectShelf, pull: Pull) -> None:
     featured = shelf.on("linux", "amd64", name="featured")
     featured["platform"]["os.features"] = ["something"]
     shelf.document(shelf.index(featured, shelf.on("linux", "amd64", name="plain")))
@@ -246,7 +246,7 @@ async def test_an_entry_that_needs_features_is_the_last_choice(shelf: Shelf, pul
 
 @pytest.mark.case("objects", "no entry that fits can be read")
 @pytest.mark.parametrize("is_nested", [False, True])
-async def test_when_no_entry_can_be_read_the_error_lists_them(shelf: Shelf, pull: Pull, is_nested: bool) -> None:
+async def test_when_no_entry_can_be_read_the_error_lists_them(shelf: ObjectShelf, pull: Pull, is_nested: bool) -> None:
     entries = [erofs(shelf), shelf.on("linux", "arm64")]
     if is_nested:
         entries = [shelf.document(shelf.index(*entries), tag="inner")]
@@ -255,13 +255,13 @@ async def test_when_no_entry_can_be_read_the_error_lists_them(shelf: Shelf, pull
 
 
 @pytest.mark.case("objects", "an index without the platform")
-async def test_a_missing_platform_is_told_with_those_that_are_there(shelf: Shelf, pull: Pull) -> None:
+async def test_a_missing_platform_is_told_with_those_that_are_there(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.index(shelf.on("linux", "arm64"), shelf.on("windows", "amd64")))
     await refused(pull, NoMatchingPlatform, "it has linux/arm64, windows/amd64")
 
 
 @pytest.mark.case("objects", "a single manifest of another platform")
-async def test_a_single_manifest_of_another_platform_is_no_match(shelf: Shelf, pull: Pull) -> None:
+async def test_a_single_manifest_of_another_platform_is_no_match(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([file("f")]), architecture="arm64"))
     await refused(pull, NoMatchingPlatform, "it has linux/arm64")
 
@@ -277,7 +277,7 @@ NO_PLATFORMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("fields", NO_PLATFORMS.values(), ids=NO_PLATFORMS)
 @pytest.mark.parametrize("kind", ["manifest", "index that names it", "index that does not", "index with empty names"])
 async def test_an_image_without_a_platform_fits_every_one_with_a_warning(
-    shelf: Shelf, settings: Settings, fields: dict[str, Any], kind: str
+    shelf: ObjectShelf, settings: Settings, fields: dict[str, Any], kind: str
 ) -> None:
     platforms: dict[str, list[dict[str, str] | None]] = {
         "index that names it": [{"os": "linux", "architecture": "amd64"}, {"os": "linux", "architecture": "arm64"}],
@@ -298,12 +298,12 @@ async def test_an_image_without_a_platform_fits_every_one_with_a_warning(
         assert platform in warning
 
 
-async def test_an_image_for_another_system_without_an_architecture_is_no_match(shelf: Shelf, pull: Pull) -> None:
+async def test_an_image_for_another_system_without_an_architecture_is_no_match(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([file("f")]), os="windows", architecture=""))
     await refused(pull, NoMatchingPlatform, "it has windows/amd64")
 
 
-async def test_an_entry_that_names_the_platform_comes_before_one_without(shelf: Shelf, pull: Pull) -> None:
+async def test_an_entry_that_names_the_platform_comes_before_one_without(shelf: ObjectShelf, pull: Pull) -> None:
     unnamed = shelf.document(shelf.image(stored([file("any")]), architecture="", os=""), tag="any")
     shelf.document(shelf.index(unnamed, shelf.on("linux", "amd64")))
     assert names(await pull()) == {"f"}
@@ -314,7 +314,7 @@ async def test_an_entry_that_names_the_platform_comes_before_one_without(shelf: 
 
 
 @pytest.mark.case("objects", "Accept has OCI's and Docker's manifests and indexes")
-async def test_all_types_are_accepted(shelf: Shelf, pull: Pull) -> None:
+async def test_all_types_are_accepted(shelf: ObjectShelf, pull: Pull) -> None:
     seen: list[str] = []
     original = shelf.registry.serve_manifest
 
@@ -330,7 +330,7 @@ async def test_all_types_are_accepted(shelf: Shelf, pull: Pull) -> None:
 
 
 @pytest.mark.case("objects", "Docker's own types, in a list")
-async def test_docker_s_types_are_an_image(shelf: Shelf, pull: Pull) -> None:
+async def test_docker_s_types_are_an_image(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     config = {**shelf.config(layer), "mediaType": media_types.DOCKER_CONFIG}
     blob = shelf.blob(layer.blob, media_types.DOCKER_LAYER + ".gzip")
@@ -344,7 +344,7 @@ async def test_docker_s_types_are_an_image(shelf: Shelf, pull: Pull) -> None:
 @pytest.mark.parametrize(
     "said", ["{}; charset=utf-8", "{};q=1", "application/json", "text/plain", "application/octet-stream"]
 )
-async def test_a_content_type_may_say_more_or_less(shelf: Shelf, pull: Pull, said: str) -> None:
+async def test_a_content_type_may_say_more_or_less(shelf: ObjectShelf, pull: Pull, said: str) -> None:
     shelf.document(shelf.image(stored([file("f")])))
     body = shelf.registry.manifests[NAME, "v1"][1]
     headers = {"Content-Type": said.format(media_types.OCI_MANIFEST)}
@@ -357,7 +357,7 @@ async def test_a_content_type_may_say_more_or_less(shelf: Shelf, pull: Pull, sai
 
 
 @pytest.mark.case("objects", "a Content-Type that contradicts the body")
-async def test_a_content_type_that_contradicts_the_body_is_refused(shelf: Shelf, pull: Pull) -> None:
+async def test_a_content_type_that_contradicts_the_body_is_refused(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([file("f")])))
     shelf.registry.manifests[NAME, "v1"] = (media_types.OCI_INDEX, shelf.registry.manifests[NAME, "v1"][1])
     await refused(pull, MalformedDocument, "content type is")
@@ -367,7 +367,7 @@ async def test_a_content_type_that_contradicts_the_body_is_refused(shelf: Shelf,
 @pytest.mark.parametrize("kind", ["manifest", "config"])
 @pytest.mark.parametrize("change", [{"size": 5}, {"size": 1 << 40}, {"digest": digest(b"something else")}])
 async def test_what_is_wrong_with_a_document_is_told_with_host_and_image(
-    shelf: Shelf, pull: Pull, kind: str, change: dict[str, Any]
+    shelf: ObjectShelf, pull: Pull, kind: str, change: dict[str, Any]
 ) -> None:
     layer = stored([file("f")])
     config = shelf.config(layer)
@@ -388,7 +388,7 @@ async def test_what_is_wrong_with_a_document_is_told_with_host_and_image(
 
 
 @pytest.mark.case("objects", "a size beyond every disk")
-async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: Shelf, pull: Pull) -> None:
+async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     blob = {**shelf.blob(layer.blob, GZIP), "size": 1 << 62}
     shelf.document(shelf.manifest(shelf.config(layer), blob))
@@ -397,7 +397,9 @@ async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: Shelf, pul
 
 
 @pytest.mark.case("objects", "the body's digest beats Docker-Content-Digest")
-async def test_the_body_s_digest_counts_and_not_the_header_s(shelf: Shelf, pull: Pull, settings: Settings) -> None:
+async def test_the_body_s_digest_counts_and_not_the_header_s(
+    shelf: ObjectShelf, pull: Pull, settings: Settings
+) -> None:
     made = shelf.document(shelf.image(stored([file("f")])))
     media_type, body = shelf.registry.manifests[NAME, "v1"]
 
@@ -412,7 +414,9 @@ async def test_the_body_s_digest_counts_and_not_the_header_s(shelf: Shelf, pull:
 
 
 @pytest.mark.case("objects", "a tag is resolved once, and pinned")
-async def test_a_tag_that_moves_in_mid_pull_does_not_matter(shelf: Shelf, settings: Settings, tmp_path: Path) -> None:
+async def test_a_tag_that_moves_in_mid_pull_does_not_matter(
+    shelf: ObjectShelf, settings: Settings, tmp_path: Path
+) -> None:
     first = shelf.document(shelf.index(shelf.on("linux", "amd64", name="first")))
     async with fastpull.Client(settings) as client:
         image = await client.resolve(shelf.reference, "linux/amd64")
@@ -425,7 +429,7 @@ async def test_a_tag_that_moves_in_mid_pull_does_not_matter(shelf: Shelf, settin
 
 
 @pytest.mark.case("objects", "a manifest of more than 4 MiB")
-async def test_a_manifest_of_more_than_4_mib_is_refused(shelf: Shelf, pull: Pull) -> None:
+async def test_a_manifest_of_more_than_4_mib_is_refused(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.manifest(shelf.config(), annotations={"a": "x" * (4 << 20)}))
     await refused(pull, FastpullError, "more than 4194304 bytes")
 
@@ -436,7 +440,7 @@ async def test_a_manifest_of_more_than_4_mib_is_refused(shelf: Shelf, pull: Pull
 )
 @pytest.mark.parametrize("what", ["config", "layer"])
 async def test_a_size_that_lies_is_found(
-    shelf: Shelf, pull: Pull, what: str, size: int, kind: type[FastpullError]
+    shelf: ObjectShelf, pull: Pull, what: str, size: int, kind: type[FastpullError]
 ) -> None:
     layer = stored([file("f")])
     config, blob = shelf.config(layer), shelf.blob(layer.blob, GZIP)
@@ -446,7 +450,7 @@ async def test_a_size_that_lies_is_found(
 
 
 @pytest.mark.case("objects", "a number of diff_ids that is not that of the layers")
-async def test_layers_and_diff_ids_have_to_be_as_many(shelf: Shelf, pull: Pull) -> None:
+async def test_layers_and_diff_ids_have_to_be_as_many(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     blob = shelf.blob(layer.blob, GZIP)
     for diff_ids in ([], [layer, layer]):
@@ -455,7 +459,7 @@ async def test_layers_and_diff_ids_have_to_be_as_many(shelf: Shelf, pull: Pull) 
 
 
 @pytest.mark.case("objects", "history with empty layers")
-async def test_empty_layers_of_the_history_are_no_layers(shelf: Shelf, pull: Pull) -> None:
+async def test_empty_layers_of_the_history_are_no_layers(shelf: ObjectShelf, pull: Pull) -> None:
     history = [{"created_by": "RUN x"}, {"created_by": "ENV a=b", "empty_layer": True}, {"empty_layer": True}]
     shelf.document(shelf.image(stored([file("f")]), history=history))
     assert names(await pull()) == {"f"}
@@ -465,7 +469,7 @@ async def test_empty_layers_of_the_history_are_no_layers(shelf: Shelf, pull: Pul
 
 
 @pytest.mark.case("objects", "Docker's schema 1 is refused by name")
-async def test_schema_1_is_refused_by_name(shelf: Shelf, pull: Pull) -> None:
+async def test_schema_1_is_refused_by_name(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document({"schemaVersion": 1, "name": NAME, "tag": "v1", "fsLayers": [], "history": []})
     await refused(pull, UnsupportedMediaType, "schema 1")
 
@@ -486,7 +490,7 @@ ARTIFACTS = [
 @pytest.mark.case("objects", "artifacts and Helm charts are refused politely")
 @pytest.mark.parametrize(("config_type", "artifact_type", "words"), ARTIFACTS)
 async def test_an_artifact_is_named_with_who_can_fetch_it(
-    shelf: Shelf, pull: Pull, config_type: str, artifact_type: str, words: str
+    shelf: ObjectShelf, pull: Pull, config_type: str, artifact_type: str, words: str
 ) -> None:
     config = shelf.blob(b"{}", config_type)
     fields = {"artifactType": artifact_type} if artifact_type else {}
@@ -497,7 +501,7 @@ async def test_an_artifact_is_named_with_who_can_fetch_it(
 
 
 @pytest.mark.case("objects", "a signature that looks like an image (cosign)")
-async def test_a_cosign_signature_is_named(shelf: Shelf, pull: Pull) -> None:
+async def test_a_cosign_signature_is_named(shelf: ObjectShelf, pull: Pull) -> None:
     payload = shelf.blob(b"{}", "application/vnd.dev.cosign.simplesigning.v1+json")
     shelf.document(shelf.manifest(shelf.config(stored([])), payload))
     await refused(pull, UnsupportedMediaType, "unsupported layer, a signature.*cosign verify")
@@ -515,7 +519,7 @@ async def test_a_cosign_signature_is_named(shelf: Shelf, pull: Pull) -> None:
         ("application/octet-stream", "of type.*octet-stream"),
     ],
 )
-async def test_a_layer_in_another_format_is_named(shelf: Shelf, pull: Pull, layer_type: str, words: str) -> None:
+async def test_a_layer_in_another_format_is_named(shelf: ObjectShelf, pull: Pull, layer_type: str, words: str) -> None:
     shelf.document(shelf.image(stored([file("f")]), layer_type=layer_type))
     await refused(pull, UnsupportedMediaType, f"unsupported layer.*{words}")
     assert shelf.registry.blob_requests() == []
@@ -527,7 +531,7 @@ async def test_a_layer_in_another_format_is_named(shelf: Shelf, pull: Pull, laye
 @pytest.mark.case("objects", "zero layers are an empty root filesystem")
 @pytest.mark.parametrize("output", ["out/", "out.sqsh", "out.tar"])
 async def test_no_layers_are_an_empty_root_filesystem(
-    shelf: Shelf, settings: Settings, tmp_path: Path, output: str
+    shelf: ObjectShelf, settings: Settings, tmp_path: Path, output: str
 ) -> None:
     shelf.document(shelf.image())
     async with fastpull.Client(settings) as client:
@@ -540,14 +544,14 @@ async def test_no_layers_are_an_empty_root_filesystem(
 
 
 @pytest.mark.case("objects", "a layer without entries")
-async def test_a_layer_may_be_empty(shelf: Shelf, pull: Pull) -> None:
+async def test_a_layer_may_be_empty(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([]), stored([file("f")]), stored([])))
     assert names(await pull()) == {"f"}
 
 
 @pytest.mark.case("objects", "the same layer twice is fetched once")
 @pytest.mark.parametrize("workers", [1, 4])
-async def test_the_same_layer_may_stand_in_an_image_twice(shelf: Shelf, pull: Pull, workers: int) -> None:
+async def test_the_same_layer_may_stand_in_an_image_twice(shelf: ObjectShelf, pull: Pull, workers: int) -> None:
     base, hide = stored([file("f", os.urandom(3 << 20)), file("g")], bytes), stored([whiteout("f")])
     shelf.document(shelf.image(base, hide, base, base))
     assert names(await pull(workers=workers)) == {"f", "g"}
@@ -555,7 +559,7 @@ async def test_the_same_layer_may_stand_in_an_image_twice(shelf: Shelf, pull: Pu
 
 
 @pytest.mark.case("objects", "'data' in place of a request")
-async def test_embedded_data_spare_a_request(shelf: Shelf, pull: Pull) -> None:
+async def test_embedded_data_spare_a_request(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     config = shelf.config(layer)
     content = shelf.registry.blobs.pop(config["digest"])
@@ -572,7 +576,9 @@ async def test_embedded_data_spare_a_request(shelf: Shelf, pull: Pull) -> None:
     [("AAAA", "'data' has 3 bytes"), ("not base64", "not base64"), (7, "not a string"), ("", "0 bytes")],
 )
 @pytest.mark.parametrize("what", ["config", "layer"])
-async def test_wrong_embedded_data_are_refused(shelf: Shelf, pull: Pull, what: str, data: Any, words: str) -> None:
+async def test_wrong_embedded_data_are_refused(
+    shelf: ObjectShelf, pull: Pull, what: str, data: Any, words: str
+) -> None:
     layer = stored([file("f")])
     config, blob = shelf.config(layer), shelf.blob(layer.blob, GZIP)
     (config if what == "config" else blob)["data"] = data
@@ -580,7 +586,7 @@ async def test_wrong_embedded_data_are_refused(shelf: Shelf, pull: Pull, what: s
     await refused(pull, MalformedDocument, words)
 
 
-async def test_embedded_data_of_the_right_size_are_hashed(shelf: Shelf, pull: Pull) -> None:
+async def test_embedded_data_of_the_right_size_are_hashed(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     config = shelf.config(layer)
     content = shelf.registry.blobs[config["digest"]].replace(b"linux", b"LINUX")
@@ -593,7 +599,7 @@ async def test_embedded_data_of_the_right_size_are_hashed(shelf: Shelf, pull: Pu
 @pytest.mark.parametrize(
     "layer_type", [media_types.OCI_FOREIGN_LAYER + "+gzip", media_types.DOCKER_FOREIGN_LAYER + ".gzip"]
 )
-async def test_urls_are_never_asked(shelf: Shelf, pull: Pull, settings: Settings, layer_type: str) -> None:
+async def test_urls_are_never_asked(shelf: ObjectShelf, pull: Pull, settings: Settings, layer_type: str) -> None:
     async with FaultyRegistry() as elsewhere:
         layer = stored([file("f")])
         blob = shelf.blob(layer.blob, layer_type, urls=[f"http://{elsewhere.address}/layer"])
@@ -610,7 +616,7 @@ async def test_urls_are_never_asked(shelf: Shelf, pull: Pull, settings: Settings
 
 
 @pytest.mark.case("objects", "sha512 of manifests, configs, layers and diff_ids")
-async def test_sha512_is_as_good(shelf: Shelf, pull: Pull, settings: Settings) -> None:
+async def test_sha512_is_as_good(shelf: ObjectShelf, pull: Pull, settings: Settings) -> None:
     tar = archive([file("f", os.urandom(1 << 20))])
     layer = StoredLayer(gzip.compress(tar, 1), digest(tar, "sha512"))
     rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
@@ -623,7 +629,7 @@ async def test_sha512_is_as_good(shelf: Shelf, pull: Pull, settings: Settings) -
     shelf.document(shelf.index({**image, "platform": {"os": "linux", "architecture": "amd64"}}))
     assert names(await pull()) == {"f"}
     assert names(await pull(reference=f"{shelf.registry.address}/{NAME}@{image['digest']}")) == {"f"}
-    verified = fastpull.Cache(settings.cache).verify()
+    verified = fastpull.CacheManager(settings.cache).verify()
     assert not verified.corrupt
     blob = shelf.registry.blobs[digest(layer.blob, "sha512")]
     shelf.registry.blobs[digest(layer.blob, "sha512")] = blob[:-1] + bytes([blob[-1] ^ 1])
@@ -632,7 +638,7 @@ async def test_sha512_is_as_good(shelf: Shelf, pull: Pull, settings: Settings) -
 
 @pytest.mark.case("objects", "digest algorithms that are not supported")
 @pytest.mark.parametrize("name", ["blake3:" + "a" * 64, "md5:" + "a" * 32, "sha384:" + "a" * 96])
-async def test_another_digest_algorithm_is_named(shelf: Shelf, pull: Pull, name: str) -> None:
+async def test_another_digest_algorithm_is_named(shelf: ObjectShelf, pull: Pull, name: str) -> None:
     layer = stored([file("f")])
     shelf.document(shelf.manifest(shelf.config(layer), {**shelf.blob(layer.blob, GZIP), "digest": name}))
     await refused(pull, MalformedDocument, f"algorithm is not supported.*{name.partition(':')[0]}")
@@ -653,7 +659,7 @@ def chunked(tar: bytes) -> bytes:
     ids=["gzip", "zstd", "zstd:chunked", "tar"],
 )
 async def test_a_layer_may_be_compressed_in_these_ways(
-    shelf: Shelf, pull: Pull, layer_type: str, compress: Any
+    shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any
 ) -> None:
     content = os.urandom(100_000)
     shelf.document(shelf.image(stored([file("f", content)], compress), layer_type=layer_type))
@@ -678,13 +684,13 @@ def test_layers_that_skopeo_compressed_are_read(tmp_path: Path, settings: Settin
 
 @pytest.mark.case("objects", "a media type that is not the layer's compression: the bytes decide (declared deviation)")
 @pytest.mark.parametrize(("layer_type", "compress"), [(GZIP, zstd), (ZSTD, None), (GZIP, bytes)])
-async def test_a_layer_is_what_its_bytes_are(shelf: Shelf, pull: Pull, layer_type: str, compress: Any) -> None:
+async def test_a_layer_is_what_its_bytes_are(shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any) -> None:
     shelf.document(shelf.image(stored([file("f")], compress), layer_type=layer_type))
     assert names(await pull()) == {"f"}
 
 
 @pytest.mark.case("objects", "a layer that is none of these")
-async def test_a_layer_of_other_bytes_is_an_error(shelf: Shelf, pull: Pull) -> None:
+async def test_a_layer_of_other_bytes_is_an_error(shelf: ObjectShelf, pull: Pull) -> None:
     tar = archive([file("f")])
     shelf.document(shelf.image(StoredLayer(b"BZh9" + os.urandom(100), digest(tar))))
     await refused(pull, FastpullError)
@@ -693,7 +699,7 @@ async def test_a_layer_of_other_bytes_is_an_error(shelf: Shelf, pull: Pull) -> N
 
 
 @pytest.mark.case("objects", "a diff_id that is not the layer's")
-async def test_a_wrong_diff_id_is_found(shelf: Shelf, pull: Pull) -> None:
+async def test_a_wrong_diff_id_is_found(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(StoredLayer(stored([file("f")]).blob, digest(b"something else"))))
     await refused(pull, DiffIdMismatch)
 

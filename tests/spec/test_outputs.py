@@ -15,9 +15,9 @@ import pytest
 import zstandard
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from tests.support.layers import file, folder, publish
-from tests.support.processes import Ended, run, start
+from tests.support.processes import ProcessResult, run, start
 from tests.support.registry import FaultyRegistry
 from tests.support.trees import names
 
@@ -25,7 +25,7 @@ OTHER = 12345
 ALL = ("--force", "--replace-foreign")
 
 
-async def pull(reference: str, settings: Settings, *arguments: str | Path) -> Ended:
+async def pull(reference: str, settings: Settings, *arguments: str | Path) -> ProcessResult:
     return await run("pull", reference, *arguments, cache=settings.cache)
 
 
@@ -162,7 +162,7 @@ async def test_cache_and_output_stay_apart(
         assert "the cache" in ended.err
         assert "--force" not in ended.err
     assert names(cache) == before
-    assert fastpull.Cache(str(cache)).verify().is_sound
+    assert fastpull.CacheManager(str(cache)).verify().is_sound
     assert sorted(os.listdir(tmp_path)) == ["around", "link"]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import fastpull
 from bench.registry import running
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.demo import check_tree, make_image
 from tests.support.layers import (
     Member,

@@ -10,7 +10,7 @@ import pytest
 
 import fastpull
 from fastpull.cli import main
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import Forbidden
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry

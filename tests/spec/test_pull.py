@@ -18,9 +18,9 @@ import zstandard
 from aiohttp import web
 
 import fastpull
-from fastpull.cache.seal import Seal
+from fastpull.cache.blob_metadata import BlobMetadata
 from fastpull.cache.store import Store
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.demo import check_tree, make_image
 from fastpull.errors import (
     DecompressError,
@@ -38,8 +38,8 @@ from fastpull.errors import (
 )
 from fastpull.layers.archive import archive
 from fastpull.oci import media_types
-from fastpull.progress import Committing, Event, LayerDone, LayerProgress, Resolved, Warned
-from fastpull.unpack import LayerWork
+from fastpull.pipeline.layer import LayerPipeline
+from fastpull.telemetry.events import Committing, Event, LayerDone, LayerProgress, Resolved, Warned
 from tests.support.layers import StoredLayer, file, folder, hardlink, publish, stored, symlink, whiteout
 from tests.support.registry import FaultyRegistry, corrupted, times
 from tests.support.trees import names
@@ -62,7 +62,7 @@ async def refused(kind: type[FastpullError], reference: str, tmp_path: Path, set
         await pull(reference, tmp_path / "out", settings)
     assert type(caught.value) is kind
     assert [name for name in os.listdir(tmp_path) if name != "cache"] == [], "nothing at the destination or beside it"
-    assert not fastpull.Cache(settings.cache).verify().corrupt
+    assert not fastpull.CacheManager(settings.cache).verify().corrupt
     return caught.value
 
 
@@ -221,9 +221,9 @@ async def test_the_largest_layer_is_the_first_however_long_its_opening_takes(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = publish(registry, *([file(f"f{size}", os.urandom(size))] for size in (2000, 90_000, 40_000, 10)))
-    find, work_on, sizes = Store.find, getattr(LayerWork, kind), []
+    find, work_on, sizes = Store.find, getattr(LayerPipeline, kind), []
 
-    def begun(work: LayerWork, *arguments: Any) -> Any:
+    def begun(work: LayerPipeline, *arguments: Any) -> Any:
         sizes.append(work.layer.blob.size)
         return work_on(work, *arguments)
 
@@ -232,7 +232,7 @@ async def test_the_largest_layer_is_the_first_however_long_its_opening_takes(
         return find(store, digest, touch=touch)
 
     monkeypatch.setattr(Store, "find", slowly)
-    monkeypatch.setattr(LayerWork, kind, begun)
+    monkeypatch.setattr(LayerPipeline, kind, begun)
     async with fastpull.Client(replace(settings, workers=1)) as client:
         if kind == "unpack":
             await client.pull(reference, fastpull.Directory(tmp_path / "out"))
@@ -320,7 +320,7 @@ async def test_a_layout_is_a_source(registry: FaultyRegistry, settings: Settings
         assert names(tmp_path / name) == expected
         await pull(f"{source}@{report.image.digest}", tmp_path / f"{name}-by-digest", settings)
         assert names(tmp_path / f"{name}-by-digest") == expected
-    assert fastpull.Cache(settings.cache).usage().blobs == 0, "a layout is not copied into the cache"
+    assert fastpull.CacheManager(settings.cache).usage().blobs == 0, "a layout is not copied into the cache"
     async with fastpull.Client(settings) as client:
         with pytest.raises(NotFound, match="It has v1, v2"):
             await client.resolve(f"{source}:v3")
@@ -404,7 +404,7 @@ async def test_warming_looks_again_at_blobs_of_an_earlier_boot(registry: FaultyR
     os.chmod(path, 0o600)
     Path(path).write_bytes(damaged)
     os.chmod(path + ".seal", 0o600)
-    Path(path + ".seal").write_bytes(Seal(len(damaged), "0" * 16, False, "another boot").to_bytes())
+    Path(path + ".seal").write_bytes(BlobMetadata(len(damaged), "0" * 16, False, "another boot").to_bytes())
     async with fastpull.Client(settings) as client:
         (report,) = await client.warm([reference])
     assert report.error is None
@@ -690,4 +690,4 @@ async def test_a_short_blob_without_a_seal_is_fetched_again(
     os.truncate(f"{path}.seal", 0)
     await pull(reference, tmp_path / "two", settings)
     assert (tmp_path / "two/a").read_bytes() == BIG
-    assert not fastpull.Cache(settings.cache).verify().corrupt
+    assert not fastpull.CacheManager(settings.cache).verify().corrupt

@@ -14,9 +14,9 @@ import pytest
 import fastpull
 from bench.images import find_image
 from bench.registry import serving
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from tests.support.peers import mounted, mounted_by_user, umoci_unpack, unsquash
-from tests.support.trees import Found, as_fuse_shows, look
+from tests.support.trees import FoundEntry, as_fuse_shows, look
 
 IMAGE = os.environ.get("FASTPULL_TESTS_IMAGE", "small")
 
@@ -38,7 +38,9 @@ async def test_the_tree_of_a_real_image_is_umoci_s(settings: Settings, tmp_path:
         assert differences(look(tmp_path / output), theirs) == {}
 
 
-def differences(ours: dict[bytes, Found], theirs: dict[bytes, Found]) -> dict[bytes, tuple[Found | None, Found | None]]:
+def differences(
+    ours: dict[bytes, FoundEntry], theirs: dict[bytes, FoundEntry]
+) -> dict[bytes, tuple[FoundEntry | None, FoundEntry | None]]:
     paths = ours.keys() | theirs.keys()
     return {path: (ours.get(path), theirs.get(path)) for path in paths if ours.get(path) != theirs.get(path)}
 

@@ -19,7 +19,8 @@ from yarl import URL
 
 import fastpull
 from bench.slow import serve
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.settings import Settings
 from fastpull.errors import (
     AccessDenied,
     FastpullError,
@@ -32,15 +33,15 @@ from fastpull.errors import (
 )
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
-from fastpull.progress import Event, Retrying, Warned
 from fastpull.registry import client as client_module
-from fastpull.registry import download as download_module
-from fastpull.registry.challenges import Challenge
+from fastpull.registry.auth.challenges import Challenge
+from fastpull.registry.auth.tokens import realm_of
 from fastpull.registry.client import RegistryClient
-from fastpull.registry.ranges import FIRST_RANGE
-from fastpull.registry.retry import Backoff
-from fastpull.registry.tokens import realm_of
-from fastpull.registry.transport import Transport
+from fastpull.registry.download import download as download_module
+from fastpull.registry.download.ranges import FIRST_RANGE
+from fastpull.registry.http.retry import Backoff
+from fastpull.registry.http.transport import Transport
+from fastpull.telemetry.events import Event, Retrying, Warned
 from tests.support.layers import file, publish, stored
 from tests.support.registry import (
     Account,
@@ -587,13 +588,13 @@ async def test_a_redirect_to_nowhere_is_an_error(
 
 @pytest.mark.case("http", "redirects from https to http")
 def test_a_redirect_never_leaves_tls() -> None:
-    class Answer:
+    class RedirectResponse:
         url = URL("https://registry.example/v2/a/blobs/x")
         status = 307
         headers = MappingProxyType({"Location": "http://storage.example/x?sig=secret"})
 
     with pytest.raises(UnexpectedAnswer, match="plain http at storage.example") as caught:
-        client_module._redirected(Answer())  # type: ignore[arg-type]
+        client_module._redirected(RedirectResponse())  # type: ignore[arg-type]
     assert "secret" not in str(caught.value)
 
 
@@ -678,7 +679,7 @@ async def test_a_short_lived_token_is_renewed_before_it_ends(
     async with fastpull.Client(settings) as client:
         await client.resolve(reference)
         clock = time.monotonic
-        monkeypatch.setattr("fastpull.registry.auth.time.monotonic", lambda: clock() + 95)
+        monkeypatch.setattr("fastpull.registry.auth.authorizer.time.monotonic", lambda: clock() + 95)
         await client.resolve(reference)
         refused_now = [one for one in registry.asked[-4:] if one.path.startswith("/v2/") and not one.authorization]
     assert registry.account.issued == 2
@@ -913,4 +914,4 @@ async def test_what_was_read_is_not_overwritten_by_a_host_that_changes_its_mind(
     reference = publish(registry, stored([file("f", CONTENT)], bytes))
     registry.faults.append(from_request(1, fault))
     await pull(reference, tmp_path, settings)
-    assert not fastpull.Cache(settings.cache).verify().corrupt
+    assert not fastpull.CacheManager(settings.cache).verify().corrupt

@@ -15,11 +15,11 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from fastpull.cache import line
+from fastpull.cache import checksummed_json
 from fastpull.cache.refs import Ref, read_refs
 from fastpull.cache.store import Store
 from fastpull.cli import main
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import (
     AccessDenied,
     FastpullError,
@@ -31,8 +31,8 @@ from fastpull.errors import (
 )
 from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
-from fastpull.progress import Event, Warned
-from fastpull.registry.retry import Backoff
+from fastpull.registry.http.retry import Backoff
+from fastpull.telemetry.events import Event, Warned
 from tests.support.layers import file, publish
 from tests.support.registry import Account, FaultyRegistry
 
@@ -360,7 +360,7 @@ async def test_a_reference_that_was_written_without_its_top_is_good_enough(
     content = store.files.read(f"{store.root}/refs/{ref.name}")
     assert content is not None
     value = {name: value for name, value in json.loads(content.splitlines()[0]).items() if name != "top"}
-    assert Ref.from_bytes(line.to_bytes(value)) == ref
+    assert Ref.from_bytes(checksummed_json.to_bytes(value)) == ref
 
 
 async def test_only_who_has_asked_writes_down_when(

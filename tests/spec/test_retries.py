@@ -13,14 +13,15 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.settings import Settings
 from fastpull.errors import FastpullError, SizeMismatch, TransportError, UnexpectedAnswer
-from fastpull.progress import Event, Retrying
-from fastpull.registry import flows
 from fastpull.registry.client import RegistryClient
-from fastpull.registry.download import MIN_PROGRESS, Download
-from fastpull.registry.ranges import Pace
-from fastpull.registry.retry import Backoff
+from fastpull.registry.download import throughput as flows
+from fastpull.registry.download.adaptive import AdaptiveConcurrency
+from fastpull.registry.download.download import MIN_PROGRESS, Download
+from fastpull.registry.http.retry import Backoff
+from fastpull.telemetry.events import Event, Retrying
 from tests.support.layers import file, publish, stored
 from tests.support.registry import FaultyRegistry, asked_range, status, times, wrong_content_range
 
@@ -100,7 +101,7 @@ async def test_a_blob_that_is_always_cut_off_is_given_up(
 ) -> None:
     registry.faults.append(cut_after(size))  # type: ignore[arg-type]
     await refused(TransportError, registry, tmp_path, settings)
-    most = (1 + Access().retries) * Pace.start_connections
+    most = (1 + Access().retries) * AdaptiveConcurrency.start_connections
     assert len(registry.blob_requests()) - 1 <= most  # one is for the config
 
 
@@ -217,7 +218,7 @@ async def test_a_range_that_stalls_is_asked_for_again_soon(
     registry: _Documents, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_answer: bool
 ) -> None:
     monkeypatch.setattr(flows, "LAG_SECONDS", 1.0)
-    monkeypatch.setattr(Pace, "max_range", 2 << 20)
+    monkeypatch.setattr(AdaptiveConcurrency, "max_range", 2 << 20)
     number = 0
 
     async def stall(faulty: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:

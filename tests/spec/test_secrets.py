@@ -17,19 +17,20 @@ from aiohttp import web
 from yarl import URL
 
 import fastpull
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.settings import Settings
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.errors import FastpullError, UnexpectedAnswer
 from fastpull.registry import client as client_module
-from fastpull.registry import download as download_module
-from fastpull.registry import transport as transport_module
-from fastpull.registry.addresses import Reach, reach_of
-from fastpull.registry.retry import Backoff
-from fastpull.registry.transport import Transport
+from fastpull.registry.download import download as download_module
+from fastpull.registry.http import transport as transport_module
+from fastpull.registry.http.addresses import Reach, reach_of
+from fastpull.registry.http.retry import Backoff
+from fastpull.registry.http.transport import Transport
 from tests.support.layers import file, publish
 from tests.support.logins import encoded, files_below, login, write
 from tests.support.registry import FaultyRegistry
-from tests.support.tokens import GuardedRegistry, TokenServer
+from tests.support.tokens import FakeTokenServer, GuardedRegistry
 
 PASSWORD = "hunter2-password"
 IDENTITY = "hunter2-identity"
@@ -116,7 +117,7 @@ STAGES = ("manifests", "config", "blobs")
 class Redirecting(GuardedRegistry):
     """Sends who is allowed elsewhere."""
 
-    def __init__(self, server: TokenServer, stage: str, status: int, location: Callable[[str], str]) -> None:
+    def __init__(self, server: FakeTokenServer, stage: str, status: int, location: Callable[[str], str]) -> None:
         super().__init__(server)
         self._stage, self._status, self._location = stage, status, location
         self.is_basic = False
@@ -136,7 +137,7 @@ class Redirecting(GuardedRegistry):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("entry", ENTRIES)
 async def test_a_redirect_takes_no_credentials_along(
-    tokens: TokenServer, settings: Settings, tmp_path: Path, entry: str, shape: str, stage: str
+    tokens: FakeTokenServer, settings: Settings, tmp_path: Path, entry: str, shape: str, stage: str
 ) -> None:
     tokens.users, tokens.refresh, tokens.is_open = {"user": PASSWORD}, {IDENTITY}, False
     host = "127.0.0.1" if "port" in shape else "127.0.0.2"
@@ -160,7 +161,7 @@ async def test_a_redirect_takes_no_credentials_along(
 
 @pytest.mark.case("auth", "a realm that redirects")
 async def test_a_token_server_that_redirects_is_not_followed(
-    tokens: TokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings
+    tokens: FakeTokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings
 ) -> None:
     for status in (301, 302, 303, 307, 308):
 
@@ -185,7 +186,7 @@ async def test_a_token_server_gets_the_login_and_never_the_registry_s_token(
     guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     """And a registry gets the token, and never the login that the token was made for."""
-    async with TokenServer(users={"user": PASSWORD}, is_open=False, host="127.0.0.2") as server:
+    async with FakeTokenServer(users={"user": PASSWORD}, is_open=False, host="127.0.0.2") as server:
         guarded.server = server
         path = write(tmp_path / "auth.json", {"auths": {guarded.address: login("user", PASSWORD)}})
         async with fastpull.Client(replace(settings, access=Access(authfile=str(path)))) as client:
@@ -196,7 +197,7 @@ async def test_a_token_server_gets_the_login_and_never_the_registry_s_token(
 
 @pytest.mark.case("auth", "two registries in one client")
 async def test_two_registries_never_see_each_other_s_logins(
-    tokens: TokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.users = {"user": PASSWORD}
     recorder.registry = FaultyRegistry()
@@ -211,7 +212,7 @@ async def test_two_registries_never_see_each_other_s_logins(
 
 @pytest.mark.case("auth", "foreign URLs in a descriptor")
 async def test_addresses_in_a_descriptor_are_never_asked(
-    tokens: TokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
 ) -> None:
     """A foreign layer's ``urls`` are somebody else's choice of a host."""
     _, body = guarded.manifests["test/image", "v1"]
@@ -267,9 +268,7 @@ def reach_of_mapped(text: str, known: dict[str, Reach]) -> Reach:
 
 
 def no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "fastpull.registry.registries.is_loopback", lambda _: True
-    )  # names of the test may speak plain http
+    monkeypatch.setattr("fastpull.registry.pool.is_loopback", lambda _: True)  # names of the test may speak plain http
 
 
 FORBIDDEN = {
@@ -416,7 +415,7 @@ async def test_behind_a_proxy_names_are_the_proxy_s_to_look_up(monkeypatch: pyte
 
 @pytest.mark.case("credentials", "no secret in outputs, cache, trace or arguments")
 async def test_no_secret_is_in_outputs_cache_trace_or_arguments(
-    tokens: TokenServer, guarded: GuardedRegistry, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, tmp_path: Path
 ) -> None:
     """A pull that succeeds and one that is refused, as told as they can be."""
     tokens.users, tokens.is_open = {"user": PASSWORD}, False
@@ -442,7 +441,7 @@ async def test_no_secret_is_in_outputs_cache_trace_or_arguments(
 
 
 async def test_an_error_in_debug_form_shows_no_secret(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     """As a program would log it: with the chain of causes, and the local objects' own words for themselves."""
     tokens.users, tokens.is_open = {"user": "another"}, False
@@ -461,12 +460,12 @@ async def test_an_error_in_debug_form_shows_no_secret(
     "location", ["http://h:hunter2@", "http://host/?sig=hunter2", "http://[::hunter2/", "x://hunter2"]
 )
 def test_a_redirect_that_fails_is_told_without_its_secrets(location: str) -> None:
-    class Answer:
+    class SignedRedirect:
         url = URL("https://registry.example/v2/a/blobs/x?sig=hunter2")
         status = 307
         host = "registry.example"
         headers = {"Location": location}  # noqa: RUF012
 
     with pytest.raises(UnexpectedAnswer) as caught:
-        client_module._redirected(Answer())  # type: ignore[arg-type]
+        client_module._redirected(SignedRedirect())  # type: ignore[arg-type]
     assert "hunter2" not in str(caught.value)

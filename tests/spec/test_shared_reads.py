@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.oci.digest import Digest
 from tests.support.layers import file, publish, stored
 from tests.support.processes import run

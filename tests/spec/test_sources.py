@@ -24,9 +24,10 @@ import zstandard
 from aiohttp import web
 
 import fastpull
-from fastpull.cache.files import Files
+from fastpull.cache.files import CacheFiles
 from fastpull.cli.pull_cmd import _default_output
-from fastpull.config import Limits, Settings
+from fastpull.config.limits import Limits
+from fastpull.config.settings import Settings
 from fastpull.errors import (
     CacheError,
     DigestMismatch,
@@ -44,7 +45,7 @@ from fastpull.errors import (
 from fastpull.layers.archive import archive
 from fastpull.sources.docker_archive import DockerArchiveReference
 from fastpull.sources.layout import LayoutReference
-from fastpull.sources.open import Opener
+from fastpull.sources.open import SourceFactory
 from tests.support.layers import file, folder, publish, whiteout
 from tests.support.peers import skopeo
 from tests.support.registry import FaultyRegistry
@@ -123,7 +124,7 @@ async def test_a_docker_archive_by_skopeo(reference: str, settings: Settings, tm
     assert [layer.blob.digest for layer in first.image.layers] == [layer.diff_id for layer in first.image.layers]
     second = await pull(f"docker-archive:{tmp_path}/image.tar:@0", settings, tmp_path / "again")
     assert second.image.digest == first.image.digest, "the manifest is made the same each time"
-    assert fastpull.Cache(settings.cache).usage().blobs == 0, "an archive is not copied into the cache"
+    assert fastpull.CacheManager(settings.cache).usage().blobs == 0, "an archive is not copied into the cache"
     async with fastpull.Client(settings) as client:
         with pytest.raises(NotFound, match=suffix[1:] or "None of its images has a name"):
             await client.resolve(f"docker-archive:{tmp_path}/image.tar:other:v1")
@@ -231,13 +232,13 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 async def test_a_compressed_archive_is_decompressed_once(
     settings: Settings, tmp_path: Path, packer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, open_scratch = [], Files.open_scratch
+    opened, open_scratch = [], CacheFiles.open_scratch
 
-    def counted(files: Files) -> int:
+    def counted(files: CacheFiles) -> int:
         opened.append(files)
         return open_scratch(files)
 
-    monkeypatch.setattr(Files, "open_scratch", counted)
+    monkeypatch.setattr(CacheFiles, "open_scratch", counted)
     path = tmp_path / "image.tar"
     path.write_bytes(PACKERS[packer](docker_archive()))
     await pull(f"docker-archive:{path}", settings, tmp_path / "out")
@@ -250,7 +251,7 @@ async def test_a_compressed_archive_is_decompressed_once(
 async def test_a_plain_archive_is_read_where_it_is(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Files, "open_scratch", lambda _: pytest.fail("a copy"))
+    monkeypatch.setattr(CacheFiles, "open_scratch", lambda _: pytest.fail("a copy"))
     (tmp_path / "image.tar").write_bytes(docker_archive())
     await pull(f"docker-archive:{tmp_path}/image.tar", settings, tmp_path / "out")
 
@@ -277,7 +278,7 @@ async def test_no_room_for_a_copy_is_a_matter_of_the_cache(
 ) -> None:
     (tmp_path / "image.tar").write_bytes(gzip.compress(docker_archive()))
     full = os.open("/dev/full", os.O_RDWR)
-    monkeypatch.setattr(Files, "open_scratch", lambda _: full)
+    monkeypatch.setattr(CacheFiles, "open_scratch", lambda _: full)
     with pytest.raises(CacheError, match="Free some space"):
         await pull(f"docker-archive:{tmp_path}/image.tar", settings, tmp_path / "out")
 
@@ -752,7 +753,7 @@ async def test_a_podman_that_hangs_is_ended(
 @pytest.mark.parametrize("name", ["oci", "docker-archive", "containers-storage", "docker"])
 def test_a_kind_without_a_colon_is_the_name_of_an_image(name: str) -> None:
     source = object()
-    opener = Opener(lambda text: {name: source}[text], None)  # type: ignore[arg-type,return-value]
+    opener = SourceFactory(lambda text: {name: source}[text], None)  # type: ignore[arg-type,return-value]
     assert opener.open(name) is source
 
 

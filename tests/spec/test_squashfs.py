@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
+from fastpull.concurrency.threads import Aborted
 from fastpull.errors import InvalidSetting, OutputError, OutputExists
 from fastpull.layers.archive import archive
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
-from fastpull.layers.scan import LayerScanner
+from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.sinks.base import Resources, Sink, SinkReport
-from fastpull.sinks.directory import Directory
-from fastpull.sinks.squashfs import run_writer as run_writer_module
-from fastpull.sinks.squashfs.assembly import SquashfsReport
+from fastpull.sinks.directory.sink import Directory
+from fastpull.sinks.squashfs.blocks import writer as run_writer_module
+from fastpull.sinks.squashfs.image.image_writer import SquashfsReport
 from fastpull.sinks.squashfs.sink import Squashfs
-from fastpull.tasks import Aborted
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
 from tests.support.peers import mounted, mounted_by_user, unsquash
 from tests.support.trees import as_fuse_shows, look

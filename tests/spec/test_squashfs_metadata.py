@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.merge import merge
-from fastpull.sinks.squashfs.compressors import parse_compression
-from fastpull.sinks.squashfs.inodes import FileLayout
-from fastpull.sinks.squashfs.writer import make_metadata
+from fastpull.sinks.squashfs.blocks.compressors import parse_compression
+from fastpull.sinks.squashfs.format.inodes import FileLayout
+from fastpull.sinks.squashfs.image.image_metadata import make_image_metadata
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, symlink
-from tests.support.squashfs import TIME, Image, mounted, read_back, superblock, unsquashed
+from tests.support.squashfs import TIME, SquashfsReader, mounted, read_back, superblock, unsquashed
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("mksquashfs", "unsquashfs", "squashfuse_ll")]
 
@@ -176,7 +176,7 @@ CASES["nothing"] = list
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("case", CASES)
 def test_readers_find_what_the_tree_has(case: str, reader: str, tmp_path: Path) -> None:
-    image = Image(CASES[case]())
+    image = SquashfsReader(CASES[case]())
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
 
 
@@ -187,7 +187,7 @@ def test_readers_know_every_compression(compression: str, tails: bool, reader: s
     members = [*all_types(), *links(), *sizes_of_files(), *(file(f"m/{n}", text(n)) for n in range(500))]
     for size in (BLOCK, 1 << 17, 1 << 20):
         members.append(file("large", text(3 * size + 5)))
-        image = Image(members, compression=compression, block_size=size, tails=tails)
+        image = SquashfsReader(members, compression=compression, block_size=size, tails=tails)
         written = image.write(tmp_path / f"image{size}")
         assert read_back(written, tmp_path / f"root{size}", reader) == image.expected()
 
@@ -195,7 +195,7 @@ def test_readers_know_every_compression(compression: str, tails: bool, reader: s
 @pytest.mark.parametrize("reader", READERS)
 def test_several_layers_make_one_image(reader: str, tmp_path: Path) -> None:
     lower = [folder("d", 0o700), file("d/a", b"lower"), file("d/b", b"b", uid=1, xattrs=((b"user.x", b"1"),))]
-    image = Image(
+    image = SquashfsReader(
         lower, [file("d/a", b"upper"), hardlink("c", "d/b")], [folder("d", 0o755, xattrs=((b"user.d", b"2"),))]
     )
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
@@ -203,7 +203,7 @@ def test_several_layers_make_one_image(reader: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reader", READERS)
 def test_data_may_begin_beyond_4_gib(reader: str, tmp_path: Path) -> None:
-    image = Image([*sizes_of_files(), *holes(), *links()], gap=5 << 30)
+    image = SquashfsReader([*sizes_of_files(), *holes(), *links()], gap=5 << 30)
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
 
 
@@ -215,7 +215,7 @@ def test_a_file_may_be_larger_than_4_gib(reader: str, tmp_path: Path) -> None:
     words = bytes(4 * (size // block_size)) + (3 | 1 << 24).to_bytes(4, "little")
     compressor = parse_compression()
     start = 96 + len(compressor.options())
-    made = make_metadata(
+    made = make_image_metadata(
         tree,
         lambda _: FileLayout(start, words, sparse=size - 3),
         [],
@@ -233,7 +233,7 @@ def test_a_file_may_be_larger_than_4_gib(reader: str, tmp_path: Path) -> None:
 
 
 def test_the_kernel_counts_names_and_directories(tmp_path: Path) -> None:
-    image = Image([*links(), *all_types()])
+    image = SquashfsReader([*links(), *all_types()])
     with mounted(image.write(tmp_path / "image"), tmp_path / "root", "kernel") as root:
         for path, found in image.expected().items():
             parents = [os.path.dirname(other) or b"." for other, one in image.expected().items() if one.kind == "d"]
@@ -243,12 +243,14 @@ def test_the_kernel_counts_names_and_directories(tmp_path: Path) -> None:
 
 def test_attributes_may_be_longer_than_a_metadata_block(tmp_path: Path) -> None:
     values = [noise(size, size) for size in (8191, 8192, 8193, 65_536)]  # more than the test's own disk may hold
-    image = Image([file(f"{n}", xattrs=((b"user.a", values[n % 4]), (b"user.b", values[n % 3]))) for n in range(12)])
+    image = SquashfsReader(
+        [file(f"{n}", xattrs=((b"user.a", values[n % 4]), (b"user.b", values[n % 3]))) for n in range(12)]
+    )
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", "kernel") == image.expected()
 
 
 def test_every_name_of_a_large_directory_can_be_looked_up(tmp_path: Path) -> None:
-    image = Image(large_directory())
+    image = SquashfsReader(large_directory())
     with mounted(image.write(tmp_path / "image"), tmp_path / "root", "kernel") as root:
         for name in image.tree.root.children:
             assert (root / os.fsdecode(name)).read_bytes() == b"%d" % int(name[:5])
@@ -258,12 +260,12 @@ def test_every_name_of_a_large_directory_can_be_looked_up(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("reader", ["kernel", "unsquashfs"])
 def test_a_directory_may_have_100_000_entries(reader: str, tmp_path: Path) -> None:
-    image = Image([file(f"{number:06}-{'n' * (number % 50)}") for number in range(100_000)])
+    image = SquashfsReader([file(f"{number:06}-{'n' * (number % 50)}") for number in range(100_000)])
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
 
 
 def test_a_time_may_stand_for_all(tmp_path: Path) -> None:
-    image = Image(all_types(), mtime=12345)
+    image = SquashfsReader(all_types(), mtime=12345)
     found = unsquashed(image.write(tmp_path / "image"), tmp_path / "root")
     assert {one.mtime_ns for one in found.values()} == {12345 * 10**9}
     assert found == image.expected()
@@ -273,7 +275,7 @@ def test_a_time_may_stand_for_all(tmp_path: Path) -> None:
 def test_mksquashfs_can_append(compression: str, tmp_path: Path) -> None:
     # no value twice: mksquashfs 4.5.1 crashes when it appends to any image, its own included, with values out of line
     attributes = [file("x", xattrs=((b"user.a", b"1" * 100),)), file("y", xattrs=((b"security.b", b"2"),))]
-    image = Image([*all_types(), *links(), *attributes, *sizes_of_files()], compression=compression)
+    image = SquashfsReader([*all_types(), *links(), *attributes, *sizes_of_files()], compression=compression)
     written = image.write(tmp_path / "image")
     before = {path: found for path, found in image.expected().items() if path != b"."}
     added = tmp_path / "added"
@@ -288,7 +290,7 @@ def test_mksquashfs_can_append(compression: str, tmp_path: Path) -> None:
 
 
 def test_an_image_is_as_long_as_its_superblock_says_and_padded(tmp_path: Path) -> None:
-    written = Image(sizes_of_files()).write(tmp_path / "image").read_bytes()
+    written = SquashfsReader(sizes_of_files()).write(tmp_path / "image").read_bytes()
     size = superblock(written)["size"]
     assert 0 <= len(written) - size < 4096
     assert len(written) % 4096 == 0
@@ -355,6 +357,6 @@ def stacks(draw: st.DrawFn) -> list[list[Member]]:
 @settings(deadline=None, max_examples=500)
 @given(stacks(), st.booleans(), st.sampled_from(["zstd:1", "gzip:1", "none"]))
 def test_any_tree_can_be_read_back(layers: list[list[Member]], tails: bool, compression: str) -> None:
-    image = Image(*layers, tails=tails, compression=compression)
+    image = SquashfsReader(*layers, tails=tails, compression=compression)
     with tempfile.TemporaryDirectory() as work:
         assert unsquashed(image.write(Path(work, "image")), Path(work, "root")) == image.expected()

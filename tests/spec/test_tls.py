@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.settings import Settings
 from fastpull.errors import InvalidSetting, TransportError
 from fastpull.registry import client as client_module
-from fastpull.registry import transport as transport_module
-from fastpull.registry.certificates import Certificates, find_certificates
-from fastpull.registry.retry import Backoff
-from fastpull.registry.transport import Transport
+from fastpull.registry.http import transport as transport_module
+from fastpull.registry.http.certificates import Certificates, find_certificates
+from fastpull.registry.http.retry import Backoff
+from fastpull.registry.http.transport import Transport
 from tests.support.layers import file, publish
 from tests.support.logins import Authority
 from tests.support.registry import FaultyRegistry, redirect
@@ -60,7 +61,7 @@ async def secure_registry(authority: Authority) -> AsyncIterator[FaultyRegistry]
 @pytest.fixture(autouse=True)
 def _not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the registry be treated as any other host."""
-    monkeypatch.setattr("fastpull.registry.registries.is_loopback", lambda _: False)
+    monkeypatch.setattr("fastpull.registry.pool.is_loopback", lambda _: False)
 
 
 @pytest.fixture

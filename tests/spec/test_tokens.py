@@ -14,21 +14,22 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.secret import Secret
+from fastpull.config.settings import Settings
 from fastpull.errors import AccessDenied, FastpullError, RateLimited, UnexpectedAnswer
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
-from fastpull.progress import Event, Warned
 from fastpull.registry import client as client_module
+from fastpull.registry.auth.keyring import Keyring
 from fastpull.registry.client import RegistryClient
-from fastpull.registry.keyring import Keyring
-from fastpull.registry.retry import Backoff
-from fastpull.registry.transport import Transport
-from fastpull.secret import Secret
+from fastpull.registry.http.retry import Backoff
+from fastpull.registry.http.transport import Transport
+from fastpull.telemetry.events import Event, Warned
 from tests.support.layers import file, publish
 from tests.support.logins import answering, encoded, helper, login, write
 from tests.support.registry import FaultyRegistry
-from tests.support.tokens import GuardedRegistry, TokenServer
+from tests.support.tokens import FakeTokenServer, GuardedRegistry
 
 SCOPE = "repository:test/image:pull"
 
@@ -63,7 +64,7 @@ async def denied(registry: FaultyRegistry, settings: Settings) -> str:
 
 @pytest.mark.case("auth", "GET with service and scope")
 async def test_a_token_is_asked_for_with_service_scope_and_name(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     tokens.users, tokens.is_open = {"user": "hunter2"}, False
     await resolve(guarded, as_user(settings, "user", "hunter2"))
@@ -75,7 +76,7 @@ async def test_a_token_is_asked_for_with_service_scope_and_name(
 
 @pytest.mark.case("auth", "404 to GET: POST, grant_type password")
 async def test_a_server_that_knows_only_post_is_asked_by_post(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     tokens.users, tokens.is_open, tokens.methods = {"user": "hunter2"}, False, ("POST",)
     await resolve(guarded, as_user(settings, "user", "hunter2"))
@@ -93,7 +94,7 @@ async def test_a_server_that_knows_only_post_is_asked_by_post(
 
 @pytest.mark.case("auth", "POST, grant_type refresh_token")
 async def test_an_identity_token_is_sent_by_post(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.refresh, tokens.is_open = {"refresh-me"}, False
     entry = {"auth": encoded("00000000-0000-0000-0000-000000000000", ""), "identitytoken": "refresh-me"}
@@ -110,7 +111,7 @@ async def test_an_identity_token_is_sent_by_post(
 
 @pytest.mark.case("auth", "a registry token")
 async def test_a_registry_token_is_sent_as_it_is(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.tokens["mine"] = ("user", {SCOPE})
     path = write(tmp_path / "auth.json", {"auths": {guarded.address: {"registrytoken": "mine"}}})
@@ -131,7 +132,7 @@ async def test_a_registry_token_is_sent_as_it_is(
     ids=["token", "access_token", "both", "issued at zero", "expired long ago"],
 )
 async def test_an_answer_may_take_several_forms(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, answer: Callable[[str], dict[str, object]]
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, answer: Callable[[str], dict[str, object]]
 ) -> None:
     tokens.answer = answer
     await resolve(guarded, settings)
@@ -152,7 +153,7 @@ async def test_an_answer_may_take_several_forms(
     ],
 )
 async def test_of_several_challenges_the_token_is_answered(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, challenge: list[str]
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, challenge: list[str]
 ) -> None:
     guarded.challenge = challenge
     await resolve(guarded, settings)
@@ -164,7 +165,7 @@ async def test_of_several_challenges_the_token_is_answered(
 
 @pytest.mark.case("auth", "a token for each repository and user")
 async def test_each_repository_has_a_token_and_a_user_of_its_own(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.users = {"one": "1", "two": "2"}
     for name in ("team/one", "team/two", "open"):
@@ -183,7 +184,7 @@ async def test_each_repository_has_a_token_and_a_user_of_its_own(
 
 @pytest.mark.case("auth", "100 ranges with an expired token: one token request")
 async def test_a_hundred_ranges_with_an_expired_token_cause_one_token_request(
-    tokens: TokenServer, guarded: GuardedRegistry
+    tokens: FakeTokenServer, guarded: GuardedRegistry
 ) -> None:
     content = os.urandom(100 * 1000)
     guarded.blobs[str(Digest.of(content))] = content
@@ -209,7 +210,7 @@ async def test_a_hundred_ranges_with_an_expired_token_cause_one_token_request(
 
 @pytest.mark.case("auth", "a token server that fails is asked once for all who wait")
 async def test_a_token_server_that_fails_is_asked_once_for_all_who_wait(
-    tokens: TokenServer, guarded: GuardedRegistry
+    tokens: FakeTokenServer, guarded: GuardedRegistry
 ) -> None:
     tokens.status, tokens.delay_seconds = 418, 0.1
     async with Transport() as transport:
@@ -223,7 +224,7 @@ async def test_a_token_server_that_fails_is_asked_once_for_all_who_wait(
 
 @pytest.mark.case("auth", "a token that is about to expire")
 async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens.answer = lambda token: {"token": token, "expires_in": 100}
     async with fastpull.Client(settings) as client:
@@ -238,7 +239,7 @@ async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
 
         monkeypatch.setattr(guarded, "_handle", watch)
         clock = time.monotonic
-        monkeypatch.setattr("fastpull.registry.auth.time.monotonic", lambda: clock() + 95)
+        monkeypatch.setattr("fastpull.registry.auth.authorizer.time.monotonic", lambda: clock() + 95)
         await client.resolve(f"{guarded.address}/test/image:v1")
     assert len(tokens.asked) == 2
     assert refused
@@ -247,14 +248,14 @@ async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
 
 @pytest.mark.case("auth", "the same token again")
 async def test_a_server_may_give_the_same_token_again(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it is good: it was only renewed early."""
     tokens.answer = lambda _: {"token": "token-1", "expires_in": 100}
     async with fastpull.Client(settings) as client:
         await client.resolve(f"{guarded.address}/test/image:v1")
         clock = time.monotonic
-        monkeypatch.setattr("fastpull.registry.auth.time.monotonic", lambda: clock() + 95)
+        monkeypatch.setattr("fastpull.registry.auth.authorizer.time.monotonic", lambda: clock() + 95)
         await client.resolve(f"{guarded.address}/test/image:v1")
     assert len(tokens.asked) == 2
 
@@ -262,7 +263,7 @@ async def test_a_server_may_give_the_same_token_again(
 @pytest.mark.case("auth", "429 of a token server")
 @pytest.mark.parametrize(("seconds", "raised"), [(1, None), (3600, RateLimited)])
 async def test_a_token_server_may_ask_for_a_pause(
-    tokens: TokenServer,
+    tokens: FakeTokenServer,
     guarded: GuardedRegistry,
     settings: Settings,
     seconds: int,
@@ -281,7 +282,7 @@ async def test_a_token_server_may_ask_for_a_pause(
 
 @pytest.mark.case("auth", "insufficient_scope, another repository's scope")
 async def test_a_token_that_is_not_enough_is_replaced_by_one_that_is(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     """The registry wants more than it said at first, and says so with 403 and insufficient_scope."""
     more = "repository:base/image:pull"
@@ -305,7 +306,7 @@ async def test_a_token_that_is_not_enough_is_replaced_by_one_that_is(
 
 @pytest.mark.case("auth", "wrong credentials: no loop")
 async def test_wrong_credentials_are_tried_once_and_told_with_their_origin(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.users, tokens.is_open = {"user": "right"}, False
     path = write(tmp_path / "auth.json", {"auths": {guarded.address: login("user", "hunter2")}})
@@ -318,7 +319,7 @@ async def test_wrong_credentials_are_tried_once_and_told_with_their_origin(
 
 @pytest.mark.case("auth", "a token that the registry refuses: no loop")
 async def test_a_token_that_the_registry_refuses_ends_the_pull(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     guarded.allowed = {"somebody else"}
     await denied(guarded, settings)
@@ -327,7 +328,7 @@ async def test_a_token_that_the_registry_refuses_ends_the_pull(
 
 @pytest.mark.case("auth", "wrong credentials, public image")
 async def test_refused_credentials_do_not_keep_from_a_public_image(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     tokens.users = {"user": "right"}
     events: list[Event] = []
@@ -340,7 +341,7 @@ async def test_refused_credentials_do_not_keep_from_a_public_image(
 
 @pytest.mark.case("auth", "a helper's password that expires")
 async def test_a_helper_is_asked_again_when_what_it_gave_has_expired(
-    tokens: TokenServer,
+    tokens: FakeTokenServer,
     guarded: GuardedRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -363,7 +364,11 @@ async def test_a_helper_is_asked_again_when_what_it_gave_has_expired(
 
 @pytest.mark.case("credentials", "enroot's entry for the token server's host")
 async def test_enroot_s_entry_for_the_token_server_is_used(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokens: FakeTokenServer,
+    guarded: GuardedRegistry,
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ENROOT_CONFIG_PATH", str(tmp_path))
     write(tmp_path / ".credentials", "machine auth.test login user password hunter2")
@@ -379,7 +384,7 @@ async def test_enroot_s_entry_for_the_token_server_is_used(
 @pytest.mark.case("auth", "a token server that refuses, redirects or fails")
 @pytest.mark.parametrize(("status", "exit_code"), [(500, 11), (302, 11), (204, 11), (403, 12), (401, 12), (400, 12)])
 async def test_a_token_server_that_gives_no_token_is_told(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, status: int, exit_code: int
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, status: int, exit_code: int
 ) -> None:
     tokens.status = status
     with pytest.raises(FastpullError) as caught:
@@ -391,7 +396,7 @@ async def test_a_token_server_that_gives_no_token_is_told(
 
 @pytest.mark.case("auth", "tokens revoked all the time")
 async def test_a_range_in_mid_pull_is_not_lost_when_its_token_is_replaced(
-    tokens: TokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
+    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     """Every second request finds its token revoked."""
     content = os.urandom(30 << 20)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import DigestMismatch, InvalidSetting, OutputError
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry, corrupted

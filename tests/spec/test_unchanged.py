@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import OutputError, OutputExists
-from fastpull.progress import Event, LayerDone, LayerProgress, Unchanged
-from fastpull.runtimes.base import Additions, Frame
-from fastpull.sinks import marker as marker_module
-from fastpull.sinks.marker import MARKER_NAME
+from fastpull.runtimes.base import Additions, OutputShape
+from fastpull.sinks.output import marker as marker_module
+from fastpull.sinks.output.marker import MARKER_NAME
+from fastpull.telemetry.events import Event, LayerDone, LayerProgress, Unchanged
 from tests.support.layers import file, folder, publish
 from tests.support.processes import run
 from tests.support.registry import FaultyRegistry
@@ -320,7 +320,7 @@ async def test_bundles_and_files_beside_an_image_are_known(
 class Own:
     """A dialect that is the caller's own."""
 
-    name, frame, companions, has_one_owner = "own", Frame.NONE, (), False
+    name, frame, companions, has_one_owner = "own", OutputShape.NONE, (), False
 
     def reads(self, image: fastpull.Image) -> tuple[()]:
         return ()

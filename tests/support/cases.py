@@ -25,7 +25,7 @@ _BEGIN, _END = "<!-- cases: written by make cases -->\n", "<!-- end of cases -->
 
 
 @dataclass(frozen=True, order=True)
-class Case:
+class DocumentedCase:
     """A marker of a test."""
 
     area: str
@@ -34,7 +34,7 @@ class Case:
     test: str
 
 
-def find_cases(folder: Path = ROOT / "tests") -> list[Case]:
+def find_cases(folder: Path = ROOT / "tests") -> list[DocumentedCase]:
     """All cases that tests below a folder are marked with.
 
     Raises:
@@ -45,7 +45,7 @@ def find_cases(folder: Path = ROOT / "tests") -> list[Case]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 name = path.relative_to(folder.parent).as_posix()
-                found += [Case(area, text, name, node.name) for area, text in _marks(node)]
+                found += [DocumentedCase(area, text, name, node.name) for area, text in _marks(node)]
     return sorted(found)
 
 
@@ -59,7 +59,7 @@ def _marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[s
                     raise ValueError(f"{function.name}: {ast.unparse(decorator)} is no case, areas are {[*AREAS]}")
 
 
-def table(cases: list[Case]) -> str:
+def table(cases: list[DocumentedCase]) -> str:
     """The cases as Markdown, an area after the other."""
     lines: list[str] = []
     for area, title in AREAS.items():

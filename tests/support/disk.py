@@ -9,12 +9,12 @@ import subprocess
 from enum import IntEnum
 from pathlib import Path
 
-from fastpull.tarstage import sync_filesystem
+from fastpull.native import sync_filesystem
 
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN of include/uapi/linux/ext4.h
 
 
-class Cut(IntEnum):
+class DiskCut(IntEnum):
     """What a power cut takes with it; the values are the kernel's ``EXT4_GOING_FLAGS_*``.
 
     ``DATA``: the bytes that were not written back, while what the journal says of files is there.
@@ -72,7 +72,7 @@ class Disk:
         if error_number:
             raise OSError(error_number, os.strerror(error_number))
 
-    def cut(self, what: Cut) -> None:
+    def cut(self, what: DiskCut) -> None:
         """Cuts the power: from now on nothing reaches the disk. Raises OSError where the kernel refuses."""
         fd = os.open(self.place, os.O_RDONLY)
         try:

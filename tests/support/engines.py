@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fastpull import _native
 from fastpull.layers.faults import Fault
 from fastpull.layers.index import Columns, LayerIndex
+from fastpull.native import _native
+from fastpull.native.pure import blocks, files, payload, scanner
 from fastpull.oci.digest import Digest
-from fastpull.reference import blocks, files, payload, scanner
 
 NOTHING = Digest.of(b"")
 

@@ -15,7 +15,7 @@ Model = dict[Path, tuple[str, int | None]]
 """For each path whether it is a ``dir`` or a ``leaf``, and the origin of what gives it its attributes."""
 
 
-class Refused(Exception):
+class ModelRefused(Exception):
     pass
 
 
@@ -59,12 +59,12 @@ def _apply(tree: Model, number: int, layer: Sequence[Entry], layers: Sequence[Se
         *parents, name = path
         if any(part.startswith(b".wh.") for part in parents):
             if not parents[0].startswith(b".wh..wh."):
-                raise Refused("below a whiteout")
+                raise ModelRefused("below a whiteout")
             if parents == [b".wh..wh.plnk"]:
                 aufs[path] = number << 32 | position
             continue
         if name in (b".wh.", b".wh..", b".wh..."):
-            raise Refused("whiteout of nothing")
+            raise ModelRefused("whiteout of nothing")
         if name == b".wh..wh..opq" or not name.startswith(b".wh..wh."):
             markers.append((tuple(parents), name))
     for where, name in _hidden(tree, number, layer, layers, markers, aufs):
@@ -91,7 +91,7 @@ def _hidden(
     for position, entry in enumerate(layer):
         path = _parts(entry.path)
         if not _is_marked(path):
-            with suppress(Refused):
+            with suppress(ModelRefused):
                 _add(preview, number, number << 32 | position, entry, path, aufs, layers)
     found = []
     for parents, name in markers:
@@ -120,7 +120,7 @@ def _add(
 ) -> None:
     if not path:
         if entry.type is not EntryType.DIRECTORY:
-            raise Refused("root")
+            raise ModelRefused("root")
         tree[()] = ("dir", origin)
         return
     where = (*_make(tree, number, path[:-1], layers), path[-1])
@@ -137,7 +137,7 @@ def _add(
         if found is None and target in aufs:
             found = ("leaf", aufs[target])
         if found is None or found[0] == "dir":
-            raise Refused("hard link")
+            raise ModelRefused("hard link")
         kept = found[1]
     _remove(tree, lambda path: path[: len(where)] == where)
     tree[where] = ("leaf", kept)
@@ -182,7 +182,7 @@ def _resolve(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Path
             continue
         links += 1
         if links > 40:
-            raise Refused("loop")
+            raise ModelRefused("loop")
         at = () if target.startswith(b"/") else at
         pending = (*_steps(target), *pending)
     return at
@@ -192,7 +192,7 @@ def _directory(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Pa
     """Where a path leads, links followed; None unless to a directory."""
     try:
         where = _resolve(tree, path, layers)
-    except Refused:
+    except ModelRefused:
         return None
     return where if tree.get(where, ("", None))[0] == "dir" else None
 
@@ -204,7 +204,7 @@ def _make(tree: Model, number: int, path: Path, layers: Sequence[Sequence[Entry]
     for way in ways:
         kind, origin = tree.get(way, ("", None))
         if kind == "leaf" and origin is not None and (origin >> 32 == number or isinstance(tree, _StrictModel)):
-            raise Refused("below a non-directory of its own layer")
+            raise ModelRefused("below a non-directory of its own layer")
     for way in ways:
         if tree.get(way, ("", None))[0] != "dir":
             if way in tree:

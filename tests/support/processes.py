@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @dataclass
-class Ended:
+class ProcessResult:
     code: int
     out: str
     err: str
@@ -46,21 +46,21 @@ async def start(
     )
 
 
-async def end(process: asyncio.subprocess.Process, patience_seconds: float = 60) -> Ended:
+async def end(process: asyncio.subprocess.Process, patience_seconds: float = 60) -> ProcessResult:
     """Waits for a process."""
     out, err = await asyncio.wait_for(process.communicate(), patience_seconds)
     assert process.returncode is not None
-    return Ended(process.returncode, (out or b"").decode(), err.decode())
+    return ProcessResult(process.returncode, (out or b"").decode(), err.decode())
 
 
 async def run(
     *arguments: str | Path, cache: str, as_nobody: bool = False, under: Sequence[str] = (), **environment: str
-) -> Ended:
+) -> ProcessResult:
     """Runs the command to its end."""
     return await end(await start(*arguments, cache=cache, as_nobody=as_nobody, under=under, **environment))
 
 
-def kill_unless_ended(process: asyncio.subprocess.Process, ending: asyncio.Task[Ended]) -> bool:
+def kill_unless_ended(process: asyncio.subprocess.Process, ending: asyncio.Task[ProcessResult]) -> bool:
     """Kills a process, whose end is awaited; says whether it was there to be killed."""
     if ending.done():
         return False
@@ -71,7 +71,7 @@ def kill_unless_ended(process: asyncio.subprocess.Process, ending: asyncio.Task[
     return True
 
 
-async def kill(process: asyncio.subprocess.Process, number: int = signal.SIGKILL) -> Ended:
+async def kill(process: asyncio.subprocess.Process, number: int = signal.SIGKILL) -> ProcessResult:
     """Sends a signal, by the process's own id, and waits."""
     os.kill(process.pid, number)
     return await end(process)

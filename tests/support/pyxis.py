@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.support.processes import Ended, end
+from tests.support.processes import ProcessResult, end
 
 PROGRAM = str(Path(sys.executable).with_name("fastpull-importer"))
 
@@ -24,7 +24,7 @@ async def start(*arguments: str, environment: dict[str, str]) -> asyncio.subproc
     )
 
 
-async def call(*arguments: str, environment: dict[str, str]) -> Ended:
+async def call(*arguments: str, environment: dict[str, str]) -> ProcessResult:
     return await end(await start(*arguments, environment=environment))
 
 

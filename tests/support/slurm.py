@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.registry import free_port
-from tests.support.processes import Ended
+from tests.support.processes import ProcessResult
 
 PROGRAMS = ("munged", "sbatch", "sbcast", "scancel", "sinfo", "slurmctld", "slurmd", "squeue", "srun")
 NODES = ("n1", "n2")
@@ -81,11 +81,11 @@ class Slurm:
             stderr=asyncio.subprocess.PIPE,
         )
 
-    async def run(self, *command: str | Path, **environment: str) -> Ended:
+    async def run(self, *command: str | Path, **environment: str) -> ProcessResult:
         """Runs a command of Slurm's to its end."""
         process = await self.start(*command, **environment)
         out, err = await asyncio.wait_for(process.communicate(), 90)
-        return Ended(process.returncode or 0, out.decode(), err.decode())
+        return ProcessResult(process.returncode or 0, out.decode(), err.decode())
 
     async def batch(self, *command: str | Path, **environment: str) -> int:
         """Has ``sbatch`` run a script, and returns its exit code; ``sbatch --wait`` looks seldom."""

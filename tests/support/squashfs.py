@@ -15,15 +15,15 @@ import pytest
 
 from fastpull.layers.entry import EntryType
 from fastpull.layers.merge import merge
-from fastpull.layers.tree import Directory, Origin, Tree
+from fastpull.layers.tree import DirectoryNode, Origin, Tree
 from fastpull.layers.xattrs import is_kept
-from fastpull.sinks.squashfs.compressors import parse_compression
-from fastpull.sinks.squashfs.format import RAW
-from fastpull.sinks.squashfs.inodes import FileLayout
-from fastpull.sinks.squashfs.tables import Fragment
-from fastpull.sinks.squashfs.writer import Metadata, make_metadata
+from fastpull.sinks.squashfs.blocks.compressors import parse_compression
+from fastpull.sinks.squashfs.format.inodes import FileLayout
+from fastpull.sinks.squashfs.format.superblock import RAW
+from fastpull.sinks.squashfs.image.image_metadata import ImageMetadata, make_image_metadata
+from fastpull.sinks.squashfs.tables.lookup import Fragment
 from tests.support.layers import Member, index
-from tests.support.trees import Found, look
+from tests.support.trees import FoundEntry, look
 
 TIME = 1_700_000_000
 _KINDS = {
@@ -36,7 +36,7 @@ _KINDS = {
 }
 
 
-class Image:
+class SquashfsReader:
     """An image of layers, with all data in memory.
 
     Args:
@@ -67,7 +67,7 @@ class Image:
         self._tails = bytearray()
         layouts = {origin: self._layout(origin, tails) for origin in files(self.tree)}
         self._end_fragment()
-        self.metadata: Metadata = make_metadata(
+        self.metadata: ImageMetadata = make_image_metadata(
             self.tree,
             layouts.__getitem__,
             self._fragments,
@@ -125,24 +125,24 @@ class Image:
         self._data += block if is_raw else packed
         return len(block) | RAW if is_raw else len(packed)
 
-    def expected(self) -> dict[bytes, Found]:
+    def expected(self) -> dict[bytes, FoundEntry]:
         """What a reader that runs as root should find."""
         names: dict[Origin, list[bytes]] = {}
         for path, node in self.tree.walk():
-            if not isinstance(node, Directory):
+            if not isinstance(node, DirectoryNode):
                 names.setdefault(node, []).append(path)
         return {path or b".": self._found(node, names) for path, node in self.tree.walk()}
 
-    def _found(self, node: Directory | Origin, names: dict[Origin, list[bytes]]) -> Found:
+    def _found(self, node: DirectoryNode | Origin, names: dict[Origin, list[bytes]]) -> FoundEntry:
         entry = self.tree.entry(node)
         mtime = entry.mtime if self.mtime is None else self.mtime
         content = ""
         if entry.type is EntryType.SYMLINK:
             content = repr(entry.linkname)
         elif entry.type is EntryType.FILE:
-            assert not isinstance(node, Directory)
+            assert not isinstance(node, DirectoryNode)
             content = hashlib.sha256(self.content(node)).hexdigest()
-        return Found(
+        return FoundEntry(
             kind=_KINDS[entry.type],
             mode=0o777 if entry.type is EntryType.SYMLINK else entry.mode,
             uid=entry.uid,
@@ -150,7 +150,7 @@ class Image:
             mtime_ns=min(max(mtime, 0), 2**32 - 1) * 10**9,
             device=os.makedev(*entry.device),
             content=content,
-            links=() if isinstance(node, Directory) else tuple(sorted(names[node])),
+            links=() if isinstance(node, DirectoryNode) else tuple(sorted(names[node])),
             xattrs=tuple(
                 (os.fsdecode(name), value) for name, value in entry.xattrs if is_kept(name, value, entry.type)
             ),
@@ -159,7 +159,7 @@ class Image:
 
 def files(tree: Tree) -> list[Origin]:
     """The origins of all files, each once, in the order of the walk."""
-    found = [node for _, node in tree.walk() if not isinstance(node, Directory)]
+    found = [node for _, node in tree.walk() if not isinstance(node, DirectoryNode)]
     return [origin for origin in dict.fromkeys(found) if tree.type(origin) is EntryType.FILE]
 
 
@@ -171,7 +171,7 @@ def superblock(content: bytes) -> dict[str, int]:
     return dict(zip(names, struct.unpack_from("<5I6H8Q", content), strict=True))
 
 
-def unsquashed(image: Path, folder: Path) -> dict[bytes, Found]:
+def unsquashed(image: Path, folder: Path) -> dict[bytes, FoundEntry]:
     """What unsquashfs makes of an image, which it has to do without a word of complaint."""
     done = subprocess.run(
         ["unsquashfs", "-no-progress", "-strict-errors", "-d", folder, image], check=False, capture_output=True
@@ -196,7 +196,7 @@ def mounted(image: Path, folder: Path, reader: str) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-def read_back(image: Path, folder: Path, reader: str) -> dict[bytes, Found]:
+def read_back(image: Path, folder: Path, reader: str) -> dict[bytes, FoundEntry]:
     """All that one of the readers finds in an image."""
     if reader == "unsquashfs":
         return unsquashed(image, folder)

@@ -13,7 +13,7 @@ from tests.support.engines import Scanned
 
 
 @dataclass(frozen=True)
-class Member:
+class TarMember:
     """One member, as far as readers have to agree.
 
     Attributes:
@@ -34,19 +34,19 @@ class Member:
         return f"{self.type.name.lower()} {self.path!r}{link}{content}"
 
 
-class Refused(Exception):
+class ReaderRefused(Exception):
     """The reader says that the archive is no good."""
 
 
-def by_scanner(found: Scanned) -> list[Member]:
+def by_scanner(found: Scanned) -> list[TarMember]:
     """What a scanner of ours made of it."""
     return [
-        Member(entry.path, entry.type, entry.linkname, found.contents.get(number, b""))
+        TarMember(entry.path, entry.type, entry.linkname, found.contents.get(number, b""))
         for number, entry in enumerate(found.index)
     ]
 
 
-def by_tarfile(data: bytes) -> list[Member]:
+def by_tarfile(data: bytes) -> list[TarMember]:
     """Reads with Python's library; where it stops without a word, so does the list.
 
     Raises:
@@ -71,7 +71,7 @@ def by_tarfile(data: bytes) -> list[Member]:
                     content = tar.extractfile(member).read()  # type: ignore[union-attr]
                 found.append(_member(path, kind, link, content))
     except Exception as error:
-        raise Refused(repr(error)) from error
+        raise ReaderRefused(repr(error)) from error
     return found
 
 
@@ -101,7 +101,7 @@ _LETTERS = {
 }
 
 
-def by_gnu_tar(data: bytes) -> list[Member]:
+def by_gnu_tar(data: bytes) -> list[TarMember]:
     """Reads with GNU tar: one process says what there is, each line before the content of its file.
 
     Raises:
@@ -120,13 +120,13 @@ def by_gnu_tar(data: bytes) -> list[Member]:
     starts, ends = [0, *(line.end() for line in lines)], [*(line.start() for line in lines), len(done.stdout)]
     before, *contents = (done.stdout[start:end] for start, end in zip(starts, ends, strict=True))
     if done.returncode or before:
-        raise Refused((before or done.stdout)[-300:].decode(errors="replace"))
+        raise ReaderRefused((before or done.stdout)[-300:].decode(errors="replace"))
     found = []
     for line, content in zip(lines, contents, strict=True):
         kind = _LETTERS.get(line["type"])
         size = int(line["size"]) if kind is EntryType.FILE else 0
         if kind is None or len(content) > size:
-            raise Refused((line[0] + content)[:300].decode(errors="replace"))
+            raise ReaderRefused((line[0] + content)[:300].decode(errors="replace"))
         whole = content.ljust(size, b"\0")  # holes at the end are not written
         found.append(_member(_unquoted(line["path"]), kind, _unquoted(line["link"] or b""), whole))
     return found
@@ -140,12 +140,12 @@ def _unquoted(text: bytes) -> bytes:
     return _ESCAPE.sub(meant, text)
 
 
-def _member(path: bytes, kind: EntryType, link: bytes, content: bytes) -> Member:
+def _member(path: bytes, kind: EntryType, link: bytes, content: bytes) -> TarMember:
     if kind is EntryType.HARDLINK:
         link = _place(link)
     elif kind is not EntryType.SYMLINK:
         link = b""
-    return Member(_place(path), kind, link, content)
+    return TarMember(_place(path), kind, link, content)
 
 
 def _place(path: bytes) -> bytes:

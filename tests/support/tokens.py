@@ -22,7 +22,7 @@ class TokenRequest:
 
 
 @dataclass
-class TokenServer:
+class FakeTokenServer:
     """Gives tokens for scopes to who may have them, and writes down who asked.
 
     Attributes:
@@ -97,7 +97,7 @@ class GuardedRegistry(FaultyRegistry):
     allowed: users that may pull; None for everybody with a token.
     """
 
-    def __init__(self, server: TokenServer) -> None:
+    def __init__(self, server: FakeTokenServer) -> None:
         super().__init__()
         self.server = server
         self.challenge = ['Bearer realm="{realm}",service="test",scope="{scope}"']

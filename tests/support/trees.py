@@ -8,11 +8,11 @@ import os
 import stat
 from dataclasses import dataclass, replace
 
-from fastpull.sinks.marker import MARKER_NAME
+from fastpull.sinks.output.marker import MARKER_NAME
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundEntry:
     """What is at a path. Directories have no time: who writes into them changes it."""
 
     kind: str
@@ -26,7 +26,7 @@ class Found:
     xattrs: tuple[tuple[str, bytes], ...]
 
 
-def look(root: str | os.PathLike[str], *, directory_times: bool = False) -> dict[bytes, Found]:
+def look(root: str | os.PathLike[str], *, directory_times: bool = False) -> dict[bytes, FoundEntry]:
     """Everything below and including a directory, by path; but for fastpull's own marker on the directory itself."""
     base = os.fsencode(os.fspath(root))
     states: dict[bytes, os.stat_result] = {}
@@ -43,7 +43,7 @@ def look(root: str | os.PathLike[str], *, directory_times: bool = False) -> dict
     return {**found, b".": replace(found[b"."], xattrs=unmarked)}
 
 
-def _found(path: bytes, state: os.stat_result, names_of: dict[int, list[bytes]], directory_times: bool) -> Found:
+def _found(path: bytes, state: os.stat_result, names_of: dict[int, list[bytes]], directory_times: bool) -> FoundEntry:
     is_directory = stat.S_ISDIR(state.st_mode)
     content = ""
     if stat.S_ISREG(state.st_mode):
@@ -51,7 +51,7 @@ def _found(path: bytes, state: os.stat_result, names_of: dict[int, list[bytes]],
             content = hashlib.file_digest(file, "sha256").hexdigest()
     elif stat.S_ISLNK(state.st_mode):
         content = repr(os.readlink(path))
-    return Found(
+    return FoundEntry(
         kind=stat.filemode(state.st_mode)[0],
         mode=stat.S_IMODE(state.st_mode),
         uid=state.st_uid,
@@ -74,7 +74,7 @@ def _xattrs(path: bytes) -> list[tuple[str, bytes]]:
     return [(name, os.getxattr(path, name, follow_symlinks=False)) for name in found]
 
 
-def as_fuse_shows(found: Found) -> Found:
+def as_fuse_shows(found: FoundEntry) -> FoundEntry:
     """What squashfuse shows: attributes of users only, and a number of its own for each name of an inode."""
     return replace(found, links=(), xattrs=tuple(pair for pair in found.xattrs if pair[0].startswith("user.")))
 

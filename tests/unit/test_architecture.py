@@ -14,35 +14,20 @@ ROOT = Path(fastpull.__file__).parent
 ROOMS = [
     # each may import from those above it, and from itself
     "errors",
-    "secret",
-    "tarstage",
-    "oci",
+    "concurrency",
+    "telemetry",
     "progress",
-    "values",
-    "configfile",
-    "sitefiles",
+    "oci",
     "config",
-    "policy",
-    "trace",
-    "meter",
-    "bottleneck",
-    "tasks",
-    "writing",
+    "layers",
+    "native",
     "registry",
     "cache",
-    "layers",
-    "sources",
-    "cluster",
     "runtimes",
+    "sources",
     "sinks",
-    "settingcheck",
-    "tracefile",
-    "unpack",
-    "dressing",
-    "sharing",
-    "engine",
-    "unchanged",
-    "finish",
+    "cluster",
+    "pipeline",
     "client",
     "importer",
     "metrics",
@@ -50,13 +35,7 @@ ROOMS = [
     "cli",
     "__main__",
 ]
-SHARED = {
-    # values that lower rooms need, without I/O
-    ("tarstage", "reference"),
-    ("reference", "layers.entry"),
-    ("reference", "layers.faults"),
-    ("reference", "layers.index"),
-}
+LOOSE = {"__init__", "__main__", "_version", "client", "importer", "metrics", "progress"}
 PUBLIC = {"fastpull", "fastpull.errors", "fastpull.progress", "fastpull.demo"}
 
 
@@ -93,12 +72,26 @@ def test_rooms_import_only_from_rooms_above_them(path: Path) -> None:
     room = room_of(name)
     for imported in imports(path):
         target = imported.removeprefix("fastpull.")
-        if imported in ("fastpull", "fastpull._native") or room_of(target) == room or (room, target) in SHARED:
+        if imported in ("fastpull", "fastpull._version") or room_of(target) == room:
             continue
-        if any(one == room and target.startswith(other) for one, other in SHARED):
-            continue
-        assert room in ROOMS, f"{room} has no place in the order"
         assert ROOMS.index(room_of(target)) < ROOMS.index(room), f"{name} imports {target}"
+
+
+def test_every_room_has_its_place_and_few_modules_stand_loose() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    loose = {path.stem for path in ROOT.glob("*.py")}
+    assert loose == LOOSE
+    assert packages | loose - {"__init__", "_version"} == set(ROOMS)
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found: dict[str, list[Path]] = {}
+    for folder in (ROOT, ROOT.parent / "bench", ROOT.parent / "tests"):
+        for path in folder.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "cli").glob("*.py")), ids=lambda path: path.name)
@@ -129,10 +122,10 @@ def test_no_module_reads_tar_with_a_library() -> None:
         assert not names & {"tarfile", "subprocess", "requests"}, path
 
 
-PROGRAMS = {"registry/helpers.py": "*command", "sources/podman.py": "'podman'"}
+PROGRAMS = {"registry/auth/credential_helpers.py": "*command", "sources/podman.py": "'podman'"}
 """The only modules that start programs, and which; each by a name that no image and no registry chooses.
 
-A command of ``registry/helpers.py`` is what the user's own files of logins name.
+A command of ``registry/auth/credential_helpers.py`` is what the user's own files of logins name.
 """
 
 

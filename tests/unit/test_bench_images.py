@@ -13,7 +13,7 @@ import fastpull
 from bench.generated import SHAPES, Shape
 from bench.layouts import TAG, Layout, write_layout
 from bench.recipes import IMAGES, Recoding
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 
 SMALL = Shape("small", layers=3, files=300, file_size=3000, replaced=10)
 

@@ -10,57 +10,57 @@ import pytest
 from bench.clock import Clock
 from bench.generated import Shape
 from bench.layouts import TAG, Layout, write_layout
-from bench.limits import CHAINS, Stage, Work, limit_of
+from bench.limits import CHAINS, LimitStage, LimitWork, limit_of
 from bench.stages import measure_stages
 
 SECONDS = {
-    Stage.RECEIVE: (1.0, 2.0),
-    Stage.INFLATE: (2.0, 9.0),
-    Stage.HASH_TAR: (1.0, 3.0),
-    Stage.COMPRESS: (20.0, 6.0),
+    LimitStage.RECEIVE: (1.0, 2.0),
+    LimitStage.INFLATE: (2.0, 9.0),
+    LimitStage.HASH_TAR: (1.0, 3.0),
+    LimitStage.COMPRESS: (20.0, 6.0),
 }
-WORK = Work(SECONDS, blob_bytes=10, tar_bytes=30, entries=4)
+WORK = LimitWork(SECONDS, blob_bytes=10, tar_bytes=30, entries=4)
 
 
 def test_work_that_can_be_shared_is_divided_by_the_cores() -> None:
-    limit = limit_of(WORK, list(Stage), cores=2)
+    limit = limit_of(WORK, list(LimitStage), cores=2)
     assert limit.seconds == limit.shared_seconds == 22.0
 
 
 def test_the_longest_chain_of_one_layer_counts_however_many_cores_there_are() -> None:
-    limit = limit_of(WORK, list(Stage), cores=1000)
-    assert (limit.seconds, limit.chain_seconds, limit.chain) == (9.0, 9.0, Stage.INFLATE)
+    limit = limit_of(WORK, list(LimitStage), cores=1000)
+    assert (limit.seconds, limit.chain_seconds, limit.chain) == (9.0, 9.0, LimitStage.INFLATE)
 
 
 def test_only_the_stages_of_the_job_count() -> None:
-    limit = limit_of(WORK, [Stage.RECEIVE], cores=1)
+    limit = limit_of(WORK, [LimitStage.RECEIVE], cores=1)
     assert (limit.seconds, limit.chain_seconds, limit.chain) == (3.0, 0.0, None)
 
 
 def test_compressing_blocks_is_no_chain() -> None:
-    assert Stage.COMPRESS not in CHAINS
+    assert LimitStage.COMPRESS not in CHAINS
 
 
 def test_a_stage_within_another_stops_the_outer_one() -> None:
     times = iter((0.0, 1.0, 3.0, 4.0, 8.0, 9.0, 11.0))
     clock = Clock(lambda: next(times))
-    with clock.running(Stage.INFLATE), clock.running(Stage.READ):  # from 1 to 8, and therein from 3 to 4
+    with clock.running(LimitStage.INFLATE), clock.running(LimitStage.READ):  # from 1 to 8, and therein from 3 to 4
         pass
-    with clock.running(Stage.INFLATE):  # from 9 to 11
+    with clock.running(LimitStage.INFLATE):  # from 9 to 11
         pass
-    assert clock.seconds == {Stage.INFLATE: 2.0 + 4.0 + 2.0, Stage.READ: 1.0}
+    assert clock.seconds == {LimitStage.INFLATE: 2.0 + 4.0 + 2.0, LimitStage.READ: 1.0}
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        [Stage.READ, Stage.HASH_BLOB, Stage.STORE],
-        [Stage.READ, Stage.INFLATE, Stage.HASH_TAR, Stage.SCAN, Stage.FILES],
-        [Stage.READ, Stage.INFLATE, Stage.SCAN, Stage.COMPRESS, Stage.BLOCKS],
+        [LimitStage.READ, LimitStage.HASH_BLOB, LimitStage.STORE],
+        [LimitStage.READ, LimitStage.INFLATE, LimitStage.HASH_TAR, LimitStage.SCAN, LimitStage.FILES],
+        [LimitStage.READ, LimitStage.INFLATE, LimitStage.SCAN, LimitStage.COMPRESS, LimitStage.BLOCKS],
     ],
     ids=["download", "directory", "squashfs"],
 )
-def test_all_bytes_pass_all_stages(tmp_path: Path, wanted: list[Stage]) -> None:
+def test_all_bytes_pass_all_stages(tmp_path: Path, wanted: list[LimitStage]) -> None:
     shape = Shape("some", layers=2, files=60, file_size=20_000)
     layout = Layout("some", str(tmp_path / "layout"), TAG)
     write_layout(layout.path, map(shape.members, range(shape.layers)))
@@ -68,12 +68,12 @@ def test_all_bytes_pass_all_stages(tmp_path: Path, wanted: list[Stage]) -> None:
     work = measure_stages(layout, "", str(tmp_path / "out"), wanted)
     assert set(work.seconds) == set(wanted)
     assert all(len(seconds) == 2 for seconds in work.seconds.values())
-    if Stage.STORE in wanted:
+    if LimitStage.STORE in wanted:
         stored = sum(path.stat().st_size for path in (tmp_path / "out").glob("blob-*"))
         assert stored == work.blob_bytes == layout.facts()["compressed_bytes"]
-    if Stage.FILES in wanted:
+    if LimitStage.FILES in wanted:
         assert sum(len(names) for _, _, names in os.walk(tmp_path / "out" / "root")) == 60
         assert work.entries > 60
         assert work.tar_bytes > work.blob_bytes
-    if Stage.BLOCKS in wanted:
+    if LimitStage.BLOCKS in wanted:
         assert 0 < (tmp_path / "out" / "image").stat().st_size < work.tar_bytes

@@ -12,26 +12,26 @@ import pytest
 from bench import peers
 from bench.contests import CONTESTS, Contest, choose
 from bench.errors import BenchError
-from bench.limits import Stage, Work
-from bench.measure import OutputSize, Usage
-from bench.pictures import Bar, Part, draw, write_pictures
+from bench.limits import LimitStage, LimitWork
+from bench.measure import OutputSize, ProcessUsage
+from bench.pictures import Bar, PicturePart, draw, write_pictures
 from bench.report import document, limit_table, summarize, summarize_limits, table
 from bench.rounds import Need, Results, Sample
 from bench.scaling import DIMENSIONS, Dimension, steps_of
 from bench.scaling import table as scaling_table
 
-CONTEST = Contest("job", (peers.fastpull("rootfs"), peers.umoci()), (Stage.RECEIVE, Stage.INFLATE))
+CONTEST = Contest("job", (peers.fastpull("rootfs"), peers.umoci()), (LimitStage.RECEIVE, LimitStage.INFLATE))
 
 
 def sample(number: int, peer: str, seconds: float, written: int = 0) -> Sample:
-    usage = Usage(seconds, 2 * seconds, 1 << 20, written)
+    usage = ProcessUsage(seconds, 2 * seconds, 1 << 20, written)
     return Sample("job", "tmpfs", number, peer, usage, OutputSize(3, 1000))
 
 
 def results() -> Results:
     ours = [sample(0, "fastpull", 2.0, 1500), sample(1, "fastpull", 4.0, 1500), sample(2, "fastpull", 3.0, 1500)]
     theirs = [sample(0, "skopeo+umoci", 6.0, 20), sample(1, "skopeo+umoci", 8.0, 20)]
-    work = Work({Stage.RECEIVE: (0.5, 0.5), Stage.INFLATE: (0.5, 0.5)}, 400_000_000, 1_000_000_000, 9)
+    work = LimitWork({LimitStage.RECEIVE: (0.5, 0.5), LimitStage.INFLATE: (0.5, 0.5)}, 400_000_000, 1_000_000_000, 9)
     return Results([*ours, *theirs], [Need("job", "tmpfs", number, work) for number in range(3)])
 
 
@@ -78,7 +78,11 @@ def test_pictures_are_well_formed_and_have_a_bar_for_each_peer(tmp_path: Path) -
 
 
 def test_bars_are_to_scale_and_within_the_picture() -> None:
-    bars = [Bar("one", (Part("a", 1, "red"), Part("b", 3, "blue"))), Bar("heading"), Bar("two", (Part("a", 2, "red"),))]
+    bars = [
+        Bar("one", (PicturePart("a", 1, "red"), PicturePart("b", 3, "blue"))),
+        Bar("heading"),
+        Bar("two", (PicturePart("a", 2, "red"),)),
+    ]
     root = ET.fromstring(draw("title", bars))
     widths = [float(found.attrib["width"]) for found in root.iter("{http://www.w3.org/2000/svg}rect")][2:]
     assert widths[1] == pytest.approx(3 * widths[0], rel=0.01)
@@ -107,7 +111,10 @@ def test_who_cannot_read_zstd_does_not_take_part_with_it() -> None:
 
 
 def test_growth_is_told_from_each_size_to_the_next() -> None:
-    runs = [(10, [Usage(1.0, 2.0, 100, 0), Usage(3.0, 2.0, 90, 0)]), (20, [Usage(5.0, 3.0, 150, 0)])]
+    runs = [
+        (10, [ProcessUsage(1.0, 2.0, 100, 0), ProcessUsage(3.0, 2.0, 90, 0)]),
+        (20, [ProcessUsage(5.0, 3.0, 150, 0)]),
+    ]
     steps = steps_of("entries", "directory", runs)
     growth = [(step.seconds, step.time_growth, step.cpu_growth, step.rss_growth) for step in steps]
     assert growth == [(2.0, None, None, None), (5.0, 2.5, 1.5, 1.5)]

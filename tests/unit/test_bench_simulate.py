@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import bench
 from bench.curves import Curve, draw_curves
-from bench.points import MAX_ERROR, Measured
-from bench.simulate import LARGE, STRATEGIES, TYPICAL, Image, Server, Site, Steps, World, assign, simulate
+from bench.points import MAX_ERROR, CalibrationPoint
+from bench.simulate import LARGE, STRATEGIES, TYPICAL, Server, SimulatedImage, Site, Steps, World, assign, simulate
 from bench.slow import Line
 
 
@@ -28,7 +28,7 @@ AT_ONCE = replace(
     mpi_seconds=0.0, poll_seconds=0.0, connections=1,
 )  # fmt: skip
 FAST = with_rates(AT_ONCE, dict.fromkeys(RATES, 1e15))
-ONE_LAYER = Image(layers=(1_000_000,), output=2_000_000)
+ONE_LAYER = SimulatedImage(layers=(1_000_000,), output=2_000_000)
 
 
 @pytest.mark.parametrize("strategy", ["independent pulls", "MPI fetch", "MPI build"])
@@ -118,7 +118,7 @@ def test_layers_are_spread_by_their_size() -> None:
 
 def test_the_simulation_tells_what_was_measured() -> None:
     """``python -m bench.nodes`` measured it, see docs/scaling.md."""
-    measured = Measured.read(str(Path(bench.__file__).with_name("points.json")))
+    measured = CalibrationPoint.read(str(Path(bench.__file__).with_name("points.json")))
     assert {point.nodes for point in measured.points} == {1, 2, 4, 8}
     for point, outcome in measured.compared():
         assert abs(outcome.seconds / point.seconds - 1) <= MAX_ERROR, point
@@ -127,9 +127,9 @@ def test_the_simulation_tells_what_was_measured() -> None:
 
 def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
     source = Path(bench.__file__).with_name("points.json")
-    measured = Measured.read(str(source))
+    measured = CalibrationPoint.read(str(source))
     measured.write(str(tmp_path / "points.json"))
-    assert Measured.read(str(tmp_path / "points.json")) == measured
+    assert CalibrationPoint.read(str(tmp_path / "points.json")) == measured
 
 
 def test_curves_are_drawn_within_the_picture() -> None:

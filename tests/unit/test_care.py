@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache.care import Cache
-from fastpull.cache.findings import Removed
-from fastpull.cache.owners import Owner
-from fastpull.cache.pins import Holder, Pins
+from fastpull.cache.images.pins import Holder, Pins
+from fastpull.cache.locking.owner import Owner
+from fastpull.cache.maintenance.manager import CacheManager
+from fastpull.cache.maintenance.reports import Removed
 from fastpull.cache.refs import Ref
 from fastpull.cache.store import Store
 from fastpull.client import Client
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import CacheError, FastpullError, NotFound
 from fastpull.oci.digest import Digest
 from tests.support.layers import file, publish
@@ -31,8 +31,8 @@ def store(settings: Settings) -> Store:
 
 
 @pytest.fixture
-def cache(settings: Settings, store: Store) -> Cache:  # there is one
-    return Cache(settings.cache)
+def cache(settings: Settings, store: Store) -> CacheManager:  # there is one
+    return CacheManager(settings.cache)
 
 
 def age(store: Store, digest: Digest, seconds: float) -> None:
@@ -44,7 +44,7 @@ def present(store: Store) -> set[Digest]:
     return {blob.digest for blob in store.blobs()}
 
 
-def test_gc_by_age_takes_what_was_not_used_for_so_long(store: Store, cache: Cache) -> None:
+def test_gc_by_age_takes_what_was_not_used_for_so_long(store: Store, cache: CacheManager) -> None:
     old, new = put(store, b"old" * 100), put(store, b"new" * 100)
     age(store, old, 1000)
     removed = cache.collect(max_age_seconds=500)
@@ -53,7 +53,7 @@ def test_gc_by_age_takes_what_was_not_used_for_so_long(store: Store, cache: Cach
     assert present(store) == {new}
 
 
-def test_gc_by_size_takes_the_longest_unused_first(store: Store, cache: Cache) -> None:
+def test_gc_by_size_takes_the_longest_unused_first(store: Store, cache: CacheManager) -> None:
     digests = [put(store, bytes([number]) * 100) for number in range(4)]
     for number, digest in enumerate(digests):
         age(store, digest, 1000 - number)
@@ -61,7 +61,7 @@ def test_gc_by_size_takes_the_longest_unused_first(store: Store, cache: Cache) -
     assert present(store) == set(digests[2:])
 
 
-def test_using_a_blob_makes_it_young_again(store: Store, cache: Cache) -> None:
+def test_using_a_blob_makes_it_young_again(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     age(store, digest, 1000)
     blob = store.find(digest)
@@ -70,7 +70,7 @@ def test_using_a_blob_makes_it_young_again(store: Store, cache: Cache) -> None:
     assert not cache.collect(max_age_seconds=500).blobs
 
 
-def test_looking_does_not_count_as_use(store: Store, cache: Cache) -> None:
+def test_looking_does_not_count_as_use(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     age(store, digest, 1000)
     cache.verify()
@@ -78,13 +78,13 @@ def test_looking_does_not_count_as_use(store: Store, cache: Cache) -> None:
     assert cache.collect(max_age_seconds=500).blobs
 
 
-def test_a_dry_run_changes_nothing(store: Store, cache: Cache) -> None:
+def test_a_dry_run_changes_nothing(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     assert [blob.digest for blob in cache.collect(max_size=0, dry_run=True).blobs] == [digest]
     assert present(store) == {digest}
 
 
-def test_gc_spares_a_partial_blob_that_is_being_written(store: Store, cache: Cache) -> None:
+def test_gc_spares_a_partial_blob_that_is_being_written(store: Store, cache: CacheManager) -> None:
     content = b"coming" * 1000
     digest = Digest.of(content)
     lock = store.lock(digest)
@@ -99,7 +99,7 @@ def test_gc_spares_a_partial_blob_that_is_being_written(store: Store, cache: Cac
     assert not os.path.exists(partial.directory)
 
 
-def test_gc_removes_leftovers(store: Store, cache: Cache) -> None:
+def test_gc_removes_leftovers(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     store.indexes.write(digest, b"index")
     store.remove(digest)
@@ -115,8 +115,8 @@ def test_gc_removes_leftovers(store: Store, cache: Cache) -> None:
     assert not os.path.exists(lock)
 
 
-def test_gc_removes_the_drafts_of_locks_whose_owner_has_died(store: Store, cache: Cache) -> None:
-    program = "import sys; from fastpull.cache.owners import Owner; "
+def test_gc_removes_the_drafts_of_locks_whose_owner_has_died(store: Store, cache: CacheManager) -> None:
+    program = "import sys; from fastpull.cache.locking.owner import Owner; "
     program += "sys.stdout.buffer.write(Owner.me(has_flock=True, is_suspect=False).to_bytes())"
     dead = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE).stdout
     contents = {".dead": dead, ".mine": Owner.me(has_flock=True, is_suspect=False).to_bytes(), ".unnamed": b""}
@@ -126,7 +126,7 @@ def test_gc_removes_the_drafts_of_locks_whose_owner_has_died(store: Store, cache
     assert sorted(os.listdir(f"{store.root}/locks")) == [".mine", ".unnamed"]
 
 
-def test_verify_finds_every_damaged_blob_and_takes_it_out(store: Store, cache: Cache) -> None:
+def test_verify_finds_every_damaged_blob_and_takes_it_out(store: Store, cache: CacheManager) -> None:
     digests = [put(store, bytes([number]) * 5000) for number in range(5)]
     for digest in digests[1:4:2]:
         os.chmod(store.blob_path(digest), 0o600)
@@ -141,7 +141,7 @@ def test_verify_finds_every_damaged_blob_and_takes_it_out(store: Store, cache: C
 
 
 async def test_images_are_listed_and_removed_by_name(
-    registry: FaultyRegistry, settings: Settings, cache: Cache, store: Store
+    registry: FaultyRegistry, settings: Settings, cache: CacheManager, store: Store
 ) -> None:
     shared = [file("shared", b"s" * 5000)]
     one = publish(registry, shared, [file("one", b"1" * 5000)], name="test/one")
@@ -157,7 +157,7 @@ async def test_images_are_listed_and_removed_by_name(
     assert cache.verify().blobs == 4
 
 
-def test_removing_what_is_not_there_says_so(cache: Cache) -> None:
+def test_removing_what_is_not_there_says_so(cache: CacheManager) -> None:
     for name in ("nothing:v1", "sha256:" + "a" * 64):
         with pytest.raises(NotFound, match="cache ls"):
             cache.remove(name)
@@ -166,14 +166,14 @@ def test_removing_what_is_not_there_says_so(cache: Cache) -> None:
     assert caught.value.exit_code == 3
 
 
-def test_damaged_references_are_passed_over(store: Store, cache: Cache) -> None:
+def test_damaged_references_are_passed_over(store: Store, cache: CacheManager) -> None:
     Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x")).keep(store.files)
     store.files.write(f"{store.root}/refs/broken", b"{")
     store.files.write(f"{store.root}/refs/foreign", b'{"reference": 1}')
     assert cache.images() == []
 
 
-def test_usage_counts_everything(store: Store, cache: Cache, tmp_path: Path) -> None:
+def test_usage_counts_everything(store: Store, cache: CacheManager, tmp_path: Path) -> None:
     digest = put(store, b"x" * 1000)
     store.indexes.write(digest, b"i" * 10)
     other = put(store, b"y" * 500)
@@ -185,11 +185,11 @@ def test_usage_counts_everything(store: Store, cache: Cache, tmp_path: Path) -> 
 
 def test_a_cache_that_is_not_there_is_an_error_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="the first pull makes one.*mistyped"):
-        Cache(tmp_path / "mistyped")
+        CacheManager(tmp_path / "mistyped")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_gc_by_age_0_takes_unfinished_blobs_too(store: Store, cache: Cache) -> None:
+def test_gc_by_age_0_takes_unfinished_blobs_too(store: Store, cache: CacheManager) -> None:
     digest = Digest.of(b"x" * 100)
     lock = store.lock(digest)
     assert lock.try_acquire()
@@ -202,7 +202,7 @@ def test_gc_by_age_0_takes_unfinished_blobs_too(store: Store, cache: Cache) -> N
 
 
 async def test_one_of_two_names_of_an_image_can_be_removed(
-    registry: FaultyRegistry, settings: Settings, cache: Cache
+    registry: FaultyRegistry, settings: Settings, cache: CacheManager
 ) -> None:
     one, two = (publish(registry, [file("a", b"x" * 100)], tag=tag) for tag in ("one", "two"))
     async with Client(settings) as client:
@@ -228,7 +228,7 @@ def flip(path: str | Path) -> None:
         file_.write(bytes([byte ^ 1]))
 
 
-def test_verify_finds_a_blob_that_was_cut_short(store: Store, cache: Cache) -> None:
+def test_verify_finds_a_blob_that_was_cut_short(store: Store, cache: CacheManager) -> None:
     digest = put(store, b"x" * 5000)
     os.chmod(store.blob_path(digest), 0o600)
     os.truncate(store.blob_path(digest), 4000)
@@ -237,7 +237,7 @@ def test_verify_finds_a_blob_that_was_cut_short(store: Store, cache: Cache) -> N
     assert present(store) == set()
 
 
-def test_verify_leaves_a_damaged_index_in_a_dry_run(store: Store, cache: Cache) -> None:
+def test_verify_leaves_a_damaged_index_in_a_dry_run(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     store.indexes.write(digest, b"index")
     flip(f"{store.root}/index/sha256/{digest.encoded}")
@@ -246,7 +246,7 @@ def test_verify_leaves_a_damaged_index_in_a_dry_run(store: Store, cache: Cache) 
     assert cache.verify().is_sound
 
 
-def test_verify_writes_a_damaged_seal_anew(store: Store, cache: Cache) -> None:
+def test_verify_writes_a_damaged_seal_anew(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     flip(store.blob_path(digest) + ".seal")
     for dry_run in (True, False):
@@ -259,7 +259,7 @@ def test_verify_writes_a_damaged_seal_anew(store: Store, cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("name", ["data", "journal"])
-def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: Cache, name: str) -> None:
+def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: CacheManager, name: str) -> None:
     content = os.urandom(9000)
     digest = Digest.of(content)
     lock = store.lock(digest)
@@ -279,7 +279,7 @@ def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: 
     again.close()
 
 
-def test_verify_removes_damaged_references(store: Store, cache: Cache) -> None:
+def test_verify_removes_damaged_references(store: Store, cache: CacheManager) -> None:
     ref = Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x"))
     ref.keep(store.files)
     flip(f"{store.root}/refs/{ref.name}")
@@ -288,7 +288,7 @@ def test_verify_removes_damaged_references(store: Store, cache: Cache) -> None:
     assert os.listdir(f"{store.root}/refs") == []
 
 
-def test_gc_removes_what_a_kill_leaves_around_a_publication(store: Store, cache: Cache) -> None:
+def test_gc_removes_what_a_kill_leaves_around_a_publication(store: Store, cache: CacheManager) -> None:
     """A seal whose blob never came, and a journal whose data became a blob."""
     digest = Digest.of(b"x")
     seal, journal = Path(store.blob_path(digest) + ".seal"), Path(store.root, "partial/sha256", digest.encoded)
@@ -305,7 +305,7 @@ def test_gc_removes_what_a_kill_leaves_around_a_publication(store: Store, cache:
 
 
 async def test_a_damaged_manifest_is_mended_by_a_pull_by_tag(
-    registry: FaultyRegistry, settings: Settings, cache: Cache, store: Store
+    registry: FaultyRegistry, settings: Settings, cache: CacheManager, store: Store
 ) -> None:
     reference = publish(registry, [file("a")])
     async with Client(settings) as client:
@@ -316,7 +316,9 @@ async def test_a_damaged_manifest_is_mended_by_a_pull_by_tag(
     assert cache.verify().is_sound
 
 
-async def test_what_a_pinned_image_needs_stays(registry: FaultyRegistry, settings: Settings, cache: Cache) -> None:
+async def test_what_a_pinned_image_needs_stays(
+    registry: FaultyRegistry, settings: Settings, cache: CacheManager
+) -> None:
     """Its manifest and config, and the name that leads to them; the layers go."""
     reference, holder = publish(registry, [file("a", b"a" * 5000)]), Holder.here("1", "0")
     offline = replace(settings, pull="never")

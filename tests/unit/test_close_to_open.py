@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache.files import Files
+from fastpull.cache.files import CacheFiles
 from fastpull.cache.store import Store
 from fastpull.oci.digest import Digest
 
@@ -52,7 +52,7 @@ def dirty(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
 
 
 def test_a_lock_s_owner_is_seen_by_all(tmp_path: Path, dirty: set[tuple[int, int]]) -> None:
-    lock = Files(str(tmp_path)).lock("one")
+    lock = CacheFiles(str(tmp_path)).lock("one")
     assert lock.try_acquire()
     assert not dirty
     lock.release()

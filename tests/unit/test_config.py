@@ -5,21 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.config import (
-    COUNT,
-    FILE,
-    FOLDER,
-    HOST,
-    HOSTS,
-    NAME,
-    SETTINGS,
-    Setting,
-    Settings,
-    available_cores,
-    effective_settings,
-)
+from fastpull.config.cpu import available_cores
+from fastpull.config.schema import COUNT, FILE, FOLDER, HOST, HOSTS, NAME, Setting
+from fastpull.config.settings import SETTINGS, Settings, effective_settings
+from fastpull.config.units import parse_age, parse_size, show_size
 from fastpull.errors import InvalidSetting
-from fastpull.values import parse_age, parse_size, show_size
 
 
 def test_arguments_go_before_the_environment_and_that_before_the_defaults() -> None:
@@ -86,7 +76,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The site's configuration file."""
     path = tmp_path / "etc/fastpull/config.toml"
     path.parent.mkdir(parents=True)
-    monkeypatch.setattr("fastpull.sitefiles.SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr("fastpull.config.paths.SYSTEM_FOLDER", str(tmp_path / "etc"))
     return path
 
 

@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.config import Access, Settings
+from fastpull.config.access import Access
+from fastpull.config.secret import Secret
+from fastpull.config.settings import Settings
 from fastpull.errors import InvalidSetting
-from fastpull.registry import helpers
-from fastpull.registry.authfile import AuthFile
-from fastpull.registry.credentials import Credentials
-from fastpull.registry.keyring import Keyring, Search
-from fastpull.registry.netrc import find_machine, parse_netrc
-from fastpull.secret import Secret
+from fastpull.registry.auth import credential_helpers
+from fastpull.registry.auth.auth_file import AuthFile
+from fastpull.registry.auth.credentials import Credentials
+from fastpull.registry.auth.keyring import CredentialSearch, Keyring
+from fastpull.registry.auth.netrc import find_machine, parse_netrc
 from tests.support.logins import answering, encoded, helper, login, write
 
 
@@ -33,7 +34,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def search(registry: str, repository: str = "", access: Access | None = None) -> Search:
+async def search(registry: str, repository: str = "", access: Access | None = None) -> CredentialSearch:
     keyring = Keyring(access or Access())
     keyring.name_registry(registry)
     return await keyring.search(registry, repository)
@@ -360,7 +361,7 @@ async def test_a_helper_that_fails_is_told_without_what_it_wrote(home: Path, scr
 async def test_a_helper_that_hangs_is_ended_with_all_that_it_started(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(helpers, "HELPER_SECONDS", 0.5)
+    monkeypatch.setattr(credential_helpers, "HELPER_SECONDS", 0.5)
     path = helper(home / "bin", "slow", 'sleep 1000 & echo $! > "$0.pid"; sleep 1000')
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "slow"}})
     with pytest.raises(InvalidSetting, match="'docker-credential-slow' gave no answer in 0 s"):
@@ -380,7 +381,7 @@ def is_alive(pid: int) -> bool:
 
 async def test_what_escapes_a_helper_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the helper's output open."""
-    monkeypatch.setattr(helpers, "HELPER_SECONDS", 0.5)
+    monkeypatch.setattr(credential_helpers, "HELPER_SECONDS", 0.5)
     path = helper(home / "bin", "leak", 'setsid sleep 5 & echo $! > "$0.pid"; exit 0')
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "leak"}})
     with pytest.raises(InvalidSetting, match="gave no answer"):

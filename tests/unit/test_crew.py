@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from fastpull.sinks.squashfs.crew import Crew
+from fastpull.sinks.squashfs.blocks.pool import CompressionPool
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_as_many_members_as_may_compute_make_their_own_calls(pool: ThreadPoolExecutor) -> None:
-    crew = Crew(pool, 2)
+    crew = CompressionPool(pool, 2)
     crew.join()
     crew.join()
     for _ in range(10):
@@ -25,7 +25,7 @@ def test_as_many_members_as_may_compute_make_their_own_calls(pool: ThreadPoolExe
 
 
 def test_others_help_a_single_member_and_each_has_a_call_in_wait(pool: ThreadPoolExecutor) -> None:
-    crew, go_on = Crew(pool, 3), threading.Event()
+    crew, go_on = CompressionPool(pool, 3), threading.Event()
     crew.join()
     held = [crew.call(_wait, go_on) for _ in range(4)]
     own = crew.call(threading.get_ident)
@@ -36,7 +36,7 @@ def test_others_help_a_single_member_and_each_has_a_call_in_wait(pool: ThreadPoo
 
 
 def test_who_leaves_makes_room(pool: ThreadPoolExecutor) -> None:
-    crew = Crew(pool, 1)
+    crew = CompressionPool(pool, 1)
     crew.join()
     assert crew.call(threading.get_ident).result() == threading.get_ident()
     crew.leave()
@@ -44,7 +44,7 @@ def test_who_leaves_makes_room(pool: ThreadPoolExecutor) -> None:
 
 
 def test_a_call_that_has_ended_makes_room(pool: ThreadPoolExecutor) -> None:
-    crew = Crew(pool, 2)
+    crew = CompressionPool(pool, 2)
     crew.join()
     for _ in range(20):
         future = crew.call(threading.get_ident)
@@ -54,7 +54,7 @@ def test_a_call_that_has_ended_makes_room(pool: ThreadPoolExecutor) -> None:
 
 @pytest.mark.parametrize("members", [0, 1])
 def test_what_a_call_raises_is_in_its_future(pool: ThreadPoolExecutor, members: int) -> None:
-    crew = Crew(pool, 1)
+    crew = CompressionPool(pool, 1)
     for _ in range(members):
         crew.join()
     future: Future[None] = crew.call(_fail)
@@ -67,7 +67,7 @@ def _wait(event: threading.Event) -> int:
     return threading.get_ident()
 
 
-def _until_counted(crew: Crew) -> None:
+def _until_counted(crew: CompressionPool) -> None:
     """A future is done before those are called who want to know."""
     while crew._handed:
         time.sleep(0.001)

@@ -17,7 +17,7 @@ BLOCK = 4096
 
 
 @dataclass
-class Cut:
+class CutBlocks:
     """What a cutter made of a layer: blocks by number (None for a hole), tails by entry."""
 
     blocks: list[bytes | None] = field(default_factory=list)
@@ -33,8 +33,8 @@ def cut(
     tails_apart: bool = True,
     capacity: int = 2 * BLOCK,
     wanted: bytearray | None = None,
-) -> Cut:
-    scanner, buffer, made = engine.scanner(), bytearray(capacity), Cut()
+) -> CutBlocks:
+    scanner, buffer, made = engine.scanner(), bytearray(capacity), CutBlocks()
     cutter = engine.cutter(scanner.entries, BLOCK, tails_apart, buffer, wanted)
 
     def take() -> None:
@@ -66,7 +66,7 @@ def content(size: int, seed: int = 1) -> bytes:
     return bytes((at * 7 + at // 256 + seed) % 255 + 1 for at in range(size))
 
 
-def whole(made: Cut, number: int, size: int) -> bytes:
+def whole(made: CutBlocks, number: int, size: int) -> bytes:
     """The content of an entry, put together again."""
     count = size // BLOCK + (1 if size % BLOCK and number not in made.tails else 0)
     first = made.firsts[number] if count else 0
@@ -183,7 +183,7 @@ def test_both_engines_agree_whatever_the_chunks(data: st.DataObject) -> None:
     tails_apart = data.draw(st.booleans())
     layer = archive(members)
 
-    def run(engine: Engine) -> Cut:
+    def run(engine: Engine) -> CutBlocks:
         return cut(
             engine,
             layer,

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from fastpull import tarstage
+from fastpull import native
+from fastpull.concurrency.threads import Aborted
 from fastpull.errors import LayerError, OutputError, OutputExists
 from fastpull.layers.archive import archive
 from fastpull.layers.merge import merge
-from fastpull.layers.scan import LayerScanner
 from fastpull.layers.tree import Tree
+from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
-from fastpull.sinks import directory as directory_module
-from fastpull.sinks import staging as staging_module
 from fastpull.sinks.base import Resources, SinkReport
-from fastpull.sinks.directory import Directory
-from fastpull.sinks.ownership import OwnerName
-from fastpull.tasks import Aborted
+from fastpull.sinks.directory import sink as directory_module
+from fastpull.sinks.directory.ownership import OwnerName
+from fastpull.sinks.directory.sink import Directory
+from fastpull.sinks.output import staging as staging_module
 from tests.support.headers import END
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
 from tests.support.trees import look, names
@@ -391,7 +391,7 @@ def test_no_space_for_an_attribute_is_said_of_a_full_filesystem(
 
     full = os.statvfs_result((4096, 4096, 1000, 0, 0, 1000, 10, 10, 0, 255))
     monkeypatch.setattr(os, "setxattr", refuse)
-    monkeypatch.setattr("fastpull.sinks.attributes.os.statvfs", lambda _path: full)
+    monkeypatch.setattr("fastpull.sinks.directory.attributes.os.statvfs", lambda _path: full)
     with pytest.raises(OutputError, match="no space left") as caught:
         write(tmp_path / "out", [file("a", xattrs=((b"user.a", b"1"),))])
     assert caught.value.errno == errno.ENOSPC
@@ -478,7 +478,7 @@ def test_a_directory_is_replaced_where_the_user_allows_it(
     tmp_path: Path, kind: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
+        monkeypatch.setattr("fastpull.sinks.output.staging.exchange", lambda *_: errno.EINVAL)
     out = tmp_path / "out"
     if kind != "nothing":
         for name in ("etc", "usr", "bin") if kind == "rootfs" else ("old",):
@@ -496,7 +496,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
     tmp_path: Path, there: str, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
+        monkeypatch.setattr("fastpull.sinks.output.staging.exchange", lambda *_: errno.EINVAL)
     out = tmp_path / "out"
     if there == "rootfs":
         for name in ("etc", "usr", "bin"):
@@ -524,7 +524,7 @@ def test_what_takes_the_place_in_the_last_moment_gets_it_back(
 ) -> None:
     """After the last look at what is there, and before the names are swapped; but for another pull's output."""
     out = tmp_path / "out"
-    exchange = tarstage.exchange
+    exchange = native.exchange
 
     def swap_first(*names: Any) -> int:
         if not (tmp_path / "aside").exists():
@@ -644,7 +644,7 @@ def test_directories_around_the_current_one_are_refused(tmp_path: Path, monkeypa
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Writer:
+    class FailingFileWriter:
         failed = 0
 
         def write(self, *_: object) -> int:
@@ -656,7 +656,7 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def places(self) -> bytes:
             return b""
 
-    monkeypatch.setattr(directory_module, "FileWriter", lambda *_: Writer())
+    monkeypatch.setattr(directory_module, "FileWriter", lambda *_: FailingFileWriter())
     with pytest.raises(OutputError, match="no space left on device: .*out/d/a.*Free some space"):
         write(tmp_path / "out", [file("d/a", b"x")])
     assert os.listdir(tmp_path) == []
@@ -672,7 +672,7 @@ def test_sync_reaches_the_disk_before_the_name_appears(
         calls.append(("sync", (tmp_path / "out").exists()))
         return 0
 
-    monkeypatch.setattr("fastpull.sinks.staging.sync_filesystem", note)
+    monkeypatch.setattr("fastpull.sinks.output.staging.sync_filesystem", note)
     sink = Directory(tmp_path / "out")
     sink.begin(Resources(sync=sync))
     sink.commit(merge([]))
@@ -692,8 +692,8 @@ def test_with_sync_what_comes_is_written_back_until_the_end(
         calls.put((fd, os.fstat(fd).st_ino))
         return 0
 
-    monkeypatch.setattr("fastpull.sinks.flusher.PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr("fastpull.sinks.flusher.sync_filesystem", note)
+    monkeypatch.setattr("fastpull.sinks.directory.flusher.PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("fastpull.sinks.directory.flusher.sync_filesystem", note)
     sink, before = Directory(tmp_path / "out"), set(threading.enumerate())
     sink.begin(Resources(sync=sync))
     threads = [thread for thread in set(threading.enumerate()) - before if thread.name == "fastpull-flusher"]
@@ -734,7 +734,7 @@ def test_a_name_that_cannot_be_made_durable_is_given_back(
     if there:
         (out / "old").mkdir(parents=True)
     if not can_exchange:
-        monkeypatch.setattr("fastpull.sinks.staging.exchange", lambda *_: errno.EINVAL)
+        monkeypatch.setattr("fastpull.sinks.output.staging.exchange", lambda *_: errno.EINVAL)
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -14,9 +14,9 @@ import pytest
 
 import fastpull
 import fastpull.errors
-import fastpull.progress
+import fastpull.telemetry.events
 from fastpull.cli.main import make_parser
-from fastpull.progress import Event
+from fastpull.telemetry.events import Event
 
 ROOT = Path(fastpull.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -130,7 +130,7 @@ def test_the_library_s_page_names_everything_that_is_public() -> None:
     for name in events:
         row = re.search(rf"^\| `{name}` \|.*\|([^|]*)\|$", page, re.MULTILINE)
         assert row is not None, name
-        event = getattr(fastpull.progress, name)
+        event = getattr(fastpull.telemetry.events, name)
         assert re.findall(r"`(\w+)`", row[1]) == [field.name for field in fields(event)]
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from fastpull.concurrency.budget import ByteBudget
 from fastpull.errors import NotFound
-from fastpull.meter import Meter
 from fastpull.oci.descriptor import Descriptor
 from fastpull.oci.digest import Digest
-from fastpull.registry.download import Download
-from fastpull.registry.lanes import Lanes
-from fastpull.registry.ranges import FIRST_RANGE
-from fastpull.tasks import Budget
+from fastpull.registry.download.download import Download
+from fastpull.registry.download.ranges import FIRST_RANGE
+from fastpull.registry.host_limiter import HostLimiter
+from fastpull.telemetry.timing import PullTimer
 
 SIZE = 20 * FIRST_RANGE
 
@@ -36,7 +36,7 @@ class Body:
         return [bytes(size)] if size else []
 
 
-class Client:
+class FakeClient:
     """Has the first range of every blob, and no other."""
 
     name = "memory"
@@ -44,12 +44,12 @@ class Client:
     place = staticmethod(nullcontext)
 
     def __init__(self) -> None:
-        self.hosts = Lanes(4)
+        self.hosts = HostLimiter(4)
 
     def is_paused(self, _: Digest) -> bool:
         return False
 
-    def lanes(self, _: Digest) -> Lanes:
+    def lanes(self, _: Digest) -> HostLimiter:
         return self.hosts
 
     @asynccontextmanager
@@ -59,7 +59,7 @@ class Client:
         yield Body(start, stop)
 
 
-class Target:
+class MemoryTarget:
     def gaps(self) -> list[tuple[int, int]]:
         return [(0, SIZE)]
 
@@ -68,12 +68,19 @@ class Target:
 
 
 async def test_a_failed_download_gives_back_every_connection() -> None:
-    client: Any = Client()
+    client: Any = FakeClient()
     blob = Descriptor("application/octet-stream", Digest.of(b""), SIZE)
     with ThreadPoolExecutor(2) as executor:
         for _ in range(3):
             download = Download(
-                client, "a", blob, Target(), rank=0, budget=Budget(1 << 30), executor=executor, part=Meter().image
+                client,
+                "a",
+                blob,
+                MemoryTarget(),
+                rank=0,
+                budget=ByteBudget(1 << 30),
+                executor=executor,
+                part=PullTimer().image,
             )
             with pytest.raises(NotFound):
                 await asyncio.wait_for(download.run(), 10)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.cache.extents import Extents
+from fastpull.cache.partial.extents import Extents
 
 SIZE = 60
 ranges = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=15)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fastpull import tarstage
+from fastpull import native
 from fastpull.errors import OutputError, OutputExists
-from fastpull.sinks import filestaging
 from fastpull.sinks.base import Resources
-from fastpull.sinks.directory import Directory
-from fastpull.sinks.filestaging import FileStaging
+from fastpull.sinks.directory.sink import Directory
+from fastpull.sinks.output import file_staging
+from fastpull.sinks.output.file_staging import FileStaging
 
 
 def staged(path: Path, content: bytes = b"new", *, force: bool = False) -> FileStaging:
@@ -146,7 +146,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
     tmp_path: Path, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr(filestaging, "exchange", lambda *_: errno.EINVAL)
+        monkeypatch.setattr(file_staging, "exchange", lambda *_: errno.EINVAL)
     (tmp_path / "out").write_bytes(b"old")
     staging = staged(tmp_path / "out", force=True)
     (tmp_path / "out").unlink()
@@ -160,7 +160,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
 
 @pytest.mark.skipif("FASTPULL_NO_EXTENSIONS" in os.environ, reason="the Python reference cannot swap names")
 def test_what_takes_the_place_in_the_last_moment_gets_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exchange = tarstage.exchange
+    exchange = native.exchange
 
     def swap_first(*names: Any) -> int:
         if (tmp_path / "out").is_file():
@@ -169,7 +169,7 @@ def test_what_takes_the_place_in_the_last_moment_gets_it_back(tmp_path: Path, mo
         return exchange(*names)
 
     (tmp_path / "out").write_bytes(b"old")
-    monkeypatch.setattr(filestaging, "exchange", swap_first)
+    monkeypatch.setattr(file_staging, "exchange", swap_first)
     staging = staged(tmp_path / "out", force=True)
     with pytest.raises(OutputExists, match="just been made"):
         staging.publish(sync=False)
@@ -287,7 +287,7 @@ def test_the_name_of_a_file_that_is_linked_is_given_back_too(
 def test_spools_have_no_name(tmp_path: Path, unnamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not unnamed:
         monkeypatch.setattr(
-            filestaging, "_UNNAMED", os.O_RDONLY | os.O_DIRECTORY | os.O_CREAT
+            file_staging, "_UNNAMED", os.O_RDONLY | os.O_DIRECTORY | os.O_CREAT
         )  # what the kernel refuses
     staging = staged(tmp_path / "out")
     before = os.listdir(tmp_path)

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from fastpull.cache.files import Files
+from fastpull.cache.files import CacheFiles
 from fastpull.cache.folder import CacheFolder, NotAFile
-from fastpull.cache.images import Images
+from fastpull.cache.images.store import ImageStore
 from fastpull.cache.refs import Ref
-from fastpull.config import Settings
+from fastpull.config.settings import Settings
 from fastpull.errors import CacheError, FastpullError
 from fastpull.oci.digest import Digest
 from tests.support.layers import file, publish
@@ -93,14 +93,14 @@ async def use(cache: Path, reference: str, output: Path) -> None:
         async with asyncio.timeout(60), fastpull.Client(settings) as client:
             await client.pull(reference, output)
     for act in (
-        fastpull.Cache.usage,
-        fastpull.Cache.verify,
-        fastpull.Cache.images,
+        fastpull.CacheManager.usage,
+        fastpull.CacheManager.verify,
+        fastpull.CacheManager.images,
         lambda cache: cache.remove(reference),
         lambda cache: cache.collect(max_size=0, max_age_seconds=0),
     ):
         with contextlib.suppress(FastpullError):
-            act(fastpull.Cache(cache))
+            act(fastpull.CacheManager(cache))
 
 
 @pytest.mark.root
@@ -127,7 +127,7 @@ async def test_what_stands_in_the_place_of_a_folder_leads_nowhere(
         cache.mkdir()
         cache.chmod(mode)
         place = Path(os.path.join(cache, "v1", folder.replace("BLOB", blob)))
-        Files(str(cache))
+        CacheFiles(str(cache))
         if place.exists():
             shutil.rmtree(place)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -168,31 +168,31 @@ def test_a_folder_of_another_user_counts_where_the_cache_is_shared(tmp_path: Pat
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(mode)
-    Files(str(cache))
+    CacheFiles(str(cache))
     os.chown(cache / "v1/blobs", 65533, 65533)
     with contextlib.nullcontext() if is_let_in else pytest.raises(CacheError, match="belongs to user 65533"):
-        Files(str(cache))
+        CacheFiles(str(cache))
 
 
 @pytest.mark.root
 def test_a_cache_s_owner_is_let_in_also_to_others_caches(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    Files(str(cache))
+    CacheFiles(str(cache))
     for path in (cache, cache / "v1", cache / "v1/blobs"):
         os.chown(path, 65533, 65533)
-    Files(str(cache))
+    CacheFiles(str(cache))
 
 
 def test_a_folder_that_more_may_write_to_than_to_the_cache_is_refused(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o755)
-    Files(str(cache))
+    CacheFiles(str(cache))
     (cache / "v1/refs").chmod(0o777)
     with pytest.raises(CacheError, match="others may write to this folder"):
-        Files(str(cache))
+        CacheFiles(str(cache))
     cache.chmod(0o700)  # nobody can get there
-    Files(str(cache))
+    CacheFiles(str(cache))
 
 
 @pytest.mark.parametrize("plant", [fifo, link, Path.mkdir])
@@ -219,7 +219,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    files = Files(str(tmp_path))
+    files = CacheFiles(str(tmp_path))
     files.write(files.root + "/refs/a", b"a")
     assert files.read(files.root + "/refs/a") == b"a"
     assert files.read(files.root + "/refs/b") is None
@@ -233,15 +233,15 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Files:
+def shared(tmp_path: Path) -> CacheFiles:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o2777)
-    return Files(str(cache))
+    return CacheFiles(str(cache))
 
 
 @pytest.mark.root
-def test_a_reference_of_another_user_does_not_count(shared: Files, tmp_path: Path) -> None:
+def test_a_reference_of_another_user_does_not_count(shared: CacheFiles, tmp_path: Path) -> None:
     """Neither one that they wrote, nor a file of ours that they gave this name."""
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
@@ -256,14 +256,14 @@ def test_a_reference_of_another_user_does_not_count(shared: Files, tmp_path: Pat
     assert Ref.find(shared, "docker.io/library/alpine:3", ref.platform) is None
     os.link(next(kept.parent.iterdir()), Path(shared.root, "refs", ref.name))
     assert Ref.find(shared, ref.reference, ref.platform) is None, "a file of ours under a name that others gave it"
-    private = Files(str(tmp_path / "private"))
+    private = CacheFiles(str(tmp_path / "private"))
     ref.keep(private)
     os.chown(Path(private.root, "refs", ref.name), 65533, 65533)
     assert Ref.find(private, ref.reference, ref.platform) is None
 
 
 @pytest.mark.root
-def test_the_reference_of_the_cache_s_owner_counts(shared: Files, tmp_path: Path) -> None:
+def test_the_reference_of_the_cache_s_owner_counts(shared: CacheFiles, tmp_path: Path) -> None:
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
     ref.keep(shared)
@@ -271,11 +271,11 @@ def test_the_reference_of_the_cache_s_owner_counts(shared: Files, tmp_path: Path
     for path in (*folder.iterdir(), folder, Path(shared.root).parent):
         os.chown(path, 65533, 65533)
     folder.rename(folder.with_name("user-65533"))
-    assert Ref.find(Files(str(Path(shared.root).parent)), ref.reference, ref.platform) == ref
+    assert Ref.find(CacheFiles(str(Path(shared.root).parent)), ref.reference, ref.platform) == ref
 
 
 @pytest.mark.root
-def test_a_user_s_folder_that_somebody_else_has_made_is_replaced(shared: Files) -> None:
+def test_a_user_s_folder_that_somebody_else_has_made_is_replaced(shared: CacheFiles) -> None:
     folder = Path(shared.root, "refs/user-0")
     folder.mkdir()
     os.chown(folder, 65533, 65533)
@@ -297,7 +297,7 @@ async def test_no_renaming_makes_a_finished_image(registry: FaultyRegistry, tmp_
     reference = publish(registry, [file("a", b"content")])
     async with fastpull.Client(settings) as client:
         await client.pull(reference, tmp_path / "first.sqsh")
-    (image,) = Images(Files(str(cache))).all()
+    (image,) = ImageStore(CacheFiles(str(cache))).all()
     place = Path(image.path)
     assert place.parent == cache / "v1/images/user-0"
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700

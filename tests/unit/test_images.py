@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.cache.images import FinishedImage, ImageKey
-from fastpull.cache.seal import Seal
+from fastpull.cache.blob_metadata import BlobMetadata
+from fastpull.cache.images.store import FinishedImage, ImageKey
 from fastpull.oci.digest import Digest
 
 KEY = ImageKey(Digest.of(b"manifest"), "linux/amd64", {"compression": "zstd:1", "mtime": None, "codecs": {"a": "1"}})
@@ -16,7 +16,7 @@ IMAGE = FinishedImage(
     f"/cache/v1/images/sha256/{KEY.name}.sqsh",
     KEY,
     "docker.io/library/debian:12",
-    Seal(1000, "0123456789abcdef", synced=True, boot="boot"),
+    BlobMetadata(1000, "0123456789abcdef", synced=True, boot="boot"),
     5,
     {"inodes": 3, "left_out": {"devices": 1}},
     77.0,

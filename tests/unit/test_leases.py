@@ -14,24 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache import beats, locks, owners
-from fastpull.cache.locks import FileLock
-from fastpull.cache.owners import Owner
+from fastpull.cache.locking import file_lock, heartbeat
+from fastpull.cache.locking import owner as owners
+from fastpull.cache.locking.file_lock import FileLock
+from fastpull.cache.locking.owner import Owner
 from fastpull.cache.store import Store
 from fastpull.errors import LockLost
 from fastpull.oci.digest import Digest
 
-LEASE_SECONDS, BEAT_SECONDS = 2.0, 0.2
+LEASE_SECONDS, HEARTBEAT_SECONDS = 2.0, 0.2
 
 NODE = f"""
 import asyncio, os, sys, time
-from fastpull.cache import beats, locks, owners
+from fastpull.cache.locking import heartbeat, file_lock, owner as owners
 from fastpull.cache.store import Store
 from fastpull.errors import LockLost
 from fastpull.oci.digest import Digest
 
 owners.boot_id = lambda: sys.argv[1]
-locks.LEASE_SECONDS, beats.BEAT_SECONDS = {LEASE_SECONDS}, {BEAT_SECONDS}
+file_lock.LEASE_SECONDS, heartbeat.HEARTBEAT_SECONDS = {LEASE_SECONDS}, {HEARTBEAT_SECONDS}
 skew = float(os.environ.get("SKEW", "0"))
 if skew:
     real = os.utime
@@ -42,7 +43,7 @@ def say(*words):
 """
 
 HOLD = """
-lock = locks.FileLock(sys.argv[2], way=sys.argv[3])
+lock = file_lock.FileLock(sys.argv[2], way=sys.argv[3])
 asyncio.run(lock.acquire())
 say("held", lock.is_suspect)
 for line in sys.stdin:
@@ -77,7 +78,7 @@ for line in sys.stdin:
 """
 
 
-class Node:
+class LeaseNode:
     """A process that believes to be the only one under its boot."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -101,13 +102,13 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def node(program: str, *arguments: str | Path, skew: float = 0.0) -> AsyncIterator[Node]:
+async def node(program: str, *arguments: str | Path, skew: float = 0.0) -> AsyncIterator[LeaseNode]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", NODE + program, *map(str, arguments), env={**os.environ, "SKEW": str(skew)},
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        yield Node(process)
+        yield LeaseNode(process)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -143,7 +144,7 @@ async def test_a_dead_node_s_lock_is_taken_after_the_bound_and_no_sooner(tmp_pat
             began = time.monotonic()
         async with node(HOLD, "third", path, "lease", skew=-skew) as third:
             assert await third.says() == "held True", "the one before may come back"
-            assert time.monotonic() - began >= LEASE_SECONDS - BEAT_SECONDS
+            assert time.monotonic() - began >= LEASE_SECONDS - HEARTBEAT_SECONDS
             third.process.kill()
         async with node(HOLD, "third", path, "lease") as again:
             assert await again.says() == "held True", "it was not the third's alone"
@@ -151,7 +152,7 @@ async def test_a_dead_node_s_lock_is_taken_after_the_bound_and_no_sooner(tmp_pat
 
 async def test_a_death_on_the_same_node_is_known_at_once(tmp_path: Path) -> None:
     """With a lease that lasts for longer than the test."""
-    program = "locks.LEASE_SECONDS = 1e6\n" + HOLD
+    program = "file_lock.LEASE_SECONDS = 1e6\n" + HOLD
     for way in ("auto", "lease", "flock"):
         async with node(program, "one", tmp_path / way, way) as one:
             assert await one.says() == "held False"
@@ -252,7 +253,7 @@ def test_a_lock_file_of_nobody_counts_until_it_is_old(
     lock = FileLock(str(tmp_path / "lock"))
     assert not lock.try_acquire()
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + locks.LEASE_SECONDS + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + file_lock.LEASE_SECONDS + 1)
     assert lock.try_acquire()
     assert lock.is_suspect
     lock.release()
@@ -288,7 +289,7 @@ def test_an_owner_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_beat_changes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.01)
     lock = FileLock(str(tmp_path / "lock"))
     assert lock.try_acquire()
     os.utime(tmp_path / "lock", (0, 0))

@@ -7,7 +7,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.cache import line
+from fastpull.cache import checksummed_json as line
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), 1 << 63) | st.floats(-1e15, 1e15) | st.text(),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache.locks import FileLock
-from fastpull.cache.lockscope import find_local_lock_option, local_lock_option
+from fastpull.cache.locking.file_lock import FileLock
+from fastpull.cache.locking.mounts import find_local_lock_option, local_lock_option
 from fastpull.errors import CacheError
 
 
@@ -131,7 +131,7 @@ async def test_many_tasks_are_never_in_it_together(tmp_path: Path) -> None:
 
 def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from fastpull.cache.locks import FileLock; "
+        "import sys, time; from fastpull.cache.locking.file_lock import FileLock; "
         "assert FileLock(sys.argv[1]).try_acquire(); print('held', flush=True); time.sleep(60)"
     )
     # the lock object is garbage at once, but its descriptor is not closed by that

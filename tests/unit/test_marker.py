@@ -14,8 +14,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.cache.seal import boot_id
-from fastpull.sinks.marker import (
+from fastpull.cache.blob_metadata import boot_id
+from fastpull.sinks.output.marker import (
     MARKER_NAME,
     TREE_VERSION,
     Label,

@@ -14,10 +14,10 @@ from fastpull.errors import FastpullError, LayerError, LimitExceeded
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
-from fastpull.layers.tree import Directory, Tree
+from fastpull.layers.tree import DirectoryNode, Tree
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, opaque, symlink, whiteout
 from tests.support.link_stacks import random_stack
-from tests.support.merge_model import Refused, merge_model
+from tests.support.merge_model import ModelRefused, merge_model
 
 
 def tree_of(*layers: list[Member]) -> Tree:
@@ -28,7 +28,7 @@ def shape(tree: Tree) -> dict[str, str]:
     """For each path its type, and for what is no directory the layer and entry that it is of."""
     found = {}
     for path, node in tree.walk():
-        if isinstance(node, Directory):
+        if isinstance(node, DirectoryNode):
             where = "" if node.origin is None else f" {node.origin >> 32}.{node.origin & 0xFFFFFFFF}"
             found[path.decode()] = f"dir{where}"
         else:
@@ -463,7 +463,7 @@ def outcome(layers: list[list[Entry]]) -> tuple[Any, Any]:
         tree = merge([LayerIndex.of(layer) for layer in layers])
         real = {
             tuple(path.split(b"/")) if path else (): ("dir", node.origin)
-            if isinstance(node, Directory)
+            if isinstance(node, DirectoryNode)
             else ("leaf", node)
             for path, node in tree.walk()
         }
@@ -471,7 +471,7 @@ def outcome(layers: list[list[Entry]]) -> tuple[Any, Any]:
         real = None
     try:
         model = merge_model(layers)
-    except Refused:
+    except ModelRefused:
         model = None
     return real, model
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.bottleneck import Bottleneck, find_bottleneck
-from fastpull.meter import Meter, StageTime, Watch
-from fastpull.trace import Lane, Slices, Stage, Trace, Wait
+from fastpull.telemetry.bottleneck import Bottleneck, find_bottleneck
+from fastpull.telemetry.timing import LayerTimer, PullTimer, StageTime
+from fastpull.telemetry.trace import Lane, Slices, Stage, Trace, Wait
 
 SECONDS = st.sampled_from([0.0, 0.00003, 0.0005, 0.004, 0.03, 1.0])
 
@@ -25,7 +25,7 @@ class Watched:
         self.slices = [Slices() for _ in stages]
         self.lanes = [Lane(stage, slices) for stage, slices in zip(stages, self.slices, strict=True)]
         self.now = 1000.0
-        self.watch = Watch(self.lanes, self.now, 0.0)
+        self.watch = LayerTimer(self.lanes, self.now, 0.0)
 
     def pass_by(self, seconds: float) -> float:
         self.now += seconds
@@ -96,7 +96,7 @@ def test_a_cached_blob_is_read_and_never_waited_for() -> None:
 
 def test_who_is_at_work_at_once_has_lanes_of_its_own() -> None:
     trace = Trace()
-    meter = Meter(trace)
+    meter = PullTimer(trace)
     part, both = meter.layer(0, "layer 1"), threading.Barrier(2)
 
     def compress() -> None:
@@ -117,14 +117,14 @@ def test_who_is_at_work_at_once_has_lanes_of_its_own() -> None:
 
 
 def test_nobody_looks_and_no_slices_are_kept() -> None:
-    part = Meter().layer(0)
+    part = PullTimer().layer(0)
     with part.at(Stage.HASH):
         pass
     assert [(lane.is_used, lane._slices) for lane in part.lanes] == [(True, None)]
 
 
 def test_the_context_of_an_error_is_counted() -> None:
-    part = Meter().image
+    part = PullTimer().image
     with pytest.raises(ValueError, match="broken"), part.at(Stage.PLAN):
         raise ValueError("broken")
     assert [lane.stage for lane in part.lanes if lane.is_used] == [Stage.PLAN]

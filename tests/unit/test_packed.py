@@ -18,9 +18,9 @@ import pytest
 import xxhash
 import zstandard
 
-from fastpull.sinks.packed import PackedStream, packer_of
-from fastpull.sinks.stream import Stream
-from fastpull.tasks import Aborted
+from fastpull.concurrency.threads import Aborted
+from fastpull.sinks.tar.packed import PackedStream, packer_of
+from fastpull.sinks.tar.stream import Stream
 
 CHUNKS = {"gzip": 1 << 20, "zstd": 4 << 20}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache.journal import Record, parse_records
-from fastpull.cache.partial import Partial
+from fastpull.cache.partial.blob import Partial
+from fastpull.cache.partial.journal import Record, parse_records
 from fastpull.cache.store import Store
+from fastpull.concurrency.threads import Aborted
 from fastpull.errors import CacheError
 from fastpull.oci.digest import Digest
-from fastpull.tasks import Aborted
 
 CONTENT = os.urandom(100_000)
 DIGEST = Digest.of(CONTENT)
@@ -200,7 +200,7 @@ def test_a_full_disk_is_a_cache_error_and_is_not_remembered(store: Store, monkey
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fastpull.cache.partial.os.pwritev", full)
+    monkeypatch.setattr("fastpull.cache.partial.blob.os.pwritev", full)
     with pytest.raises(CacheError, match="no space left on device.*Free some space"):
         partial.write(0, [CONTENT[:100]])
     assert partial.gaps() == [(0, len(CONTENT))]

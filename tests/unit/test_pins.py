@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache import pins as pins_module
-from fastpull.cache.files import Files
-from fastpull.cache.pins import MAX_PIN_SECONDS, Holder, Pins
+from fastpull.cache.files import CacheFiles
+from fastpull.cache.images import pins as pins_module
+from fastpull.cache.images.pins import MAX_PIN_SECONDS, Holder, Pins
 from fastpull.errors import InvalidSetting
 
 ME = Holder.here("7", "0")
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(str(tmp_path / "cache"))
+def files(tmp_path: Path) -> CacheFiles:
+    return CacheFiles(str(tmp_path / "cache"))
 
 
 @pytest.fixture
-def pins(files: Files) -> Pins:
+def pins(files: CacheFiles) -> Pins:
     return Pins(files)
 
 
@@ -73,12 +73,12 @@ def test_an_old_pin_does_not_count(pins: Pins, monkeypatch: pytest.MonkeyPatch) 
     pins.hold(ME, "image")
     assert pins.held(3600)
     now = time.time()
-    monkeypatch.setattr("fastpull.cache.pins.time.time", lambda: now + 4000)
+    monkeypatch.setattr("fastpull.cache.images.pins.time.time", lambda: now + 4000)
     assert not pins.held(3600)
     assert pins.held()
     pins.remove_dead()
     assert pins.held()
-    monkeypatch.setattr("fastpull.cache.pins.time.time", lambda: now + MAX_PIN_SECONDS + 1)
+    monkeypatch.setattr("fastpull.cache.images.pins.time.time", lambda: now + MAX_PIN_SECONDS + 1)
     assert not pins.held()
     pins.remove_dead()
     monkeypatch.undo()
@@ -99,7 +99,7 @@ def test_a_pin_of_this_host_does_not_outlive_its_boot_and_that_of_another_does(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{}\n0\n", b"\xff" * 100])
-def test_what_is_no_pin_is_passed_over_and_removed(files: Files, pins: Pins, content: bytes) -> None:
+def test_what_is_no_pin_is_passed_over_and_removed(files: CacheFiles, pins: Pins, content: bytes) -> None:
     pins.hold(ME, "image")
     [name] = os.listdir(f"{files.root}/pins")
     Path(files.root, "pins", name).write_bytes(content)

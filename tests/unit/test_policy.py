@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull import sitefiles
+from fastpull.config import paths
+from fastpull.config.policy import Identity, Policy, load_policy
 from fastpull.errors import Forbidden, InvalidSetting
 from fastpull.oci.reference import Reference
-from fastpull.policy import Identity, Policy, load_policy
 
 DIGEST = "sha256:" + "c" * 64
 ACCEPT = [{"type": "insecureAcceptAnything"}]
@@ -188,7 +188,7 @@ def test_a_malformed_policy_lets_nothing_in(document: Any, reason: str) -> None:
 
 @pytest.mark.case("signatures", "no policy file lets everything in")
 def test_the_user_s_file_stands_for_the_system_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sitefiles, "SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr(paths, "SYSTEM_FOLDER", str(tmp_path / "etc"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     load_policy().check(docker("a.com/b"))
     for path, requirements, is_in in (

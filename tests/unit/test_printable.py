@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastpull.cli.words import table
 from fastpull.errors import MalformedDocument, NotFound, UnexpectedAnswer, printable
-from fastpull.progress import Retrying, Warned
+from fastpull.telemetry.events import Retrying, Warned
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\nfake: line\x7f\x9b31m\u202egnp.exe\u2028\udcff"
 texts = st.text(alphabet=st.characters(), max_size=40)

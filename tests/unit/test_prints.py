@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull import _native
-from fastpull.reference import prints
+from fastpull.native import _native
+from fastpull.native.pure import fingerprints
 
-ENGINES = [_native.Fingerprints, prints.Fingerprints]
+ENGINES = [_native.Fingerprints, fingerprints.Fingerprints]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fastpull.cli.layout import bar, cell_width, cut, duration, lines, part_of, percent, row_line, total_line
 from fastpull.cli.tracker import Rate, Row, Total, Tracker
 from fastpull.oci.digest import Digest
-from fastpull.progress import Committing, Copying, Event, LayerDone, LayerProgress, NodeDone, NodeProgress
+from fastpull.telemetry.events import Committing, Copying, Event, LayerDone, LayerProgress, NodeDone, NodeProgress
 
 MIB = 1 << 20
 names = st.text(alphabet=st.characters(), max_size=80) | st.sampled_from(["debian:12", "oci:\u5e03\u5c40\u5e03\u5c40"])

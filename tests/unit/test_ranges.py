@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.registry.download import clipped
-from fastpull.registry.ranges import FIRST_RANGE, MIB, ContentRange, Pace, RangePlan
+from fastpull.registry.download.adaptive import AdaptiveConcurrency
+from fastpull.registry.download.download import clipped
+from fastpull.registry.download.ranges import FIRST_RANGE, MIB, ContentRange, RangePlan
 
 
 @given(
@@ -81,7 +82,7 @@ def test_only_gaps_are_filled(offset: int, length: int, gaps: list[tuple[int, in
 # --- the pace
 
 
-def feed(pace: Pace, rate: float, seconds: float, start: float) -> float:
+def feed(pace: AdaptiveConcurrency, rate: float, seconds: float, start: float) -> float:
     """Lets bytes come at a rate for some time."""
     now = start
     while now < start + seconds:
@@ -91,7 +92,7 @@ def feed(pace: Pace, rate: float, seconds: float, start: float) -> float:
 
 
 def test_more_connections_while_they_bring_more() -> None:
-    pace, now = Pace(16), 0.0
+    pace, now = AdaptiveConcurrency(16), 0.0
     for _ in range(20):
         now = feed(pace, 10 * MIB * pace.connections, 0.6, now)  # each connection is capped, as with S3
     assert pace.connections == 16
@@ -102,11 +103,11 @@ def test_more_connections_while_they_bring_more() -> None:
     [(16, 0.0, 6), (16, 0.005, 6), (16, 0.020, 8), (16, 0.080, 14), (16, 1.0, 16), (4, 0.080, 4)],
 )
 def test_the_farther_a_host_the_more_connections_to_begin_with(allowed: int, latency: float, connections: int) -> None:
-    assert Pace(allowed, latency).connections == connections
+    assert AdaptiveConcurrency(allowed, latency).connections == connections
 
 
 def test_no_more_connections_when_the_line_is_full() -> None:
-    pace, now = Pace(16), 0.0
+    pace, now = AdaptiveConcurrency(16), 0.0
     for _ in range(20):
         now = feed(pace, 100 * MIB, 0.6, now)
     assert pace.connections <= 8
@@ -116,21 +117,21 @@ _MUCH = 100_000 * MIB
 
 
 def test_ranges_grow_with_the_rate_and_have_bounds() -> None:
-    slow, fast = Pace(8), Pace(8)
+    slow, fast = AdaptiveConcurrency(8), AdaptiveConcurrency(8)
     assert slow.range_size(_MUCH) == FIRST_RANGE
     feed(slow, 100_000, 2, 0)
     feed(fast, 10_000 * MIB, 2, 0)
     assert slow.range_size(_MUCH) == MIB
-    assert fast.range_size(_MUCH) == Pace.max_range
+    assert fast.range_size(_MUCH) == AdaptiveConcurrency.max_range
 
 
 def test_the_farther_a_host_the_larger_the_first_ranges() -> None:
-    near, far, moon = (Pace(16, latency).range_size(_MUCH) for latency in (0.001, 0.080, 2.5))
-    assert (near, far, moon) == (FIRST_RANGE, 3 * FIRST_RANGE, Pace.max_range)
+    near, far, moon = (AdaptiveConcurrency(16, latency).range_size(_MUCH) for latency in (0.001, 0.080, 2.5))
+    assert (near, far, moon) == (FIRST_RANGE, 3 * FIRST_RANGE, AdaptiveConcurrency.max_range)
 
 
 def test_what_is_left_is_shared_by_the_connections() -> None:
-    fast, slow = Pace(8), Pace(8)
+    fast, slow = AdaptiveConcurrency(8), AdaptiveConcurrency(8)
     feed(fast, 10_000 * MIB, 2, 0)
     feed(slow, 100_000, 2, 0)
     each = 12 * MIB
@@ -141,7 +142,7 @@ def test_what_is_left_is_shared_by_the_connections() -> None:
 
 def test_the_last_connections_end_at_the_same_time() -> None:
     """Each connection takes the next range when it has brought the one before."""
-    pace, plan = Pace(16), RangePlan([(0, 600 * MIB)])
+    pace, plan = AdaptiveConcurrency(16), RangePlan([(0, 600 * MIB)])
     pace.connections = 16
     feed(pace, 16 * 30 * MIB, 2, 0)
     free = [0.0] * 16
@@ -153,7 +154,7 @@ def test_the_last_connections_end_at_the_same_time() -> None:
 
 
 def test_a_burst_of_refusals_halves_once() -> None:
-    pace = Pace(16)
+    pace = AdaptiveConcurrency(16)
     pace.connections = 8
     for _ in range(5):
         pace.slow_down(now=10.0)

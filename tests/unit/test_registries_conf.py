@@ -13,11 +13,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull import sitefiles
+from fastpull.config import paths
 from fastpull.errors import Forbidden, InvalidInput, InvalidReference, InvalidSetting
 from fastpull.oci.reference import Reference
-from fastpull.registry.mirrors import RegistriesConf
-from fastpull.registry.registries_conf import load_registries_conf
+from fastpull.registry.conf.load import load_registries_conf
+from fastpull.registry.conf.model import RegistriesConf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -323,7 +323,7 @@ def test_a_short_name_is_refused_where_docker_hub_is_not_to_be_searched(search: 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
     """Writes ``/etc/containers`` or the user's files: of a location, so that it can be seen which was read."""
-    monkeypatch.setattr(sitefiles, "SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr(paths, "SYSTEM_FOLDER", str(tmp_path / "etc"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
     def write(path: str, location: str) -> str:

@@ -9,15 +9,15 @@ from yarl import URL
 
 from fastpull.errors import InvalidSetting, RateLimited, SizeMismatch, TransportError, UnexpectedAnswer
 from fastpull.oci.digest import Digest
-from fastpull.registry.addresses import Reach, reach_of
-from fastpull.registry.causes import REPEATED_SECONDS, Causes
-from fastpull.registry.challenges import parse_challenges
-from fastpull.registry.flows import LAG_SECONDS, Flow, Flows
-from fastpull.registry.locations import MAX_LOCATIONS, Locations
-from fastpull.registry.proxies import Proxies
-from fastpull.registry.ratelimit import RateLimit
-from fastpull.registry.retry import Attempts, Backoff, is_doubtful, is_transient, retry_after_seconds
-from fastpull.registry.urls import foreign_url, host_of, shown
+from fastpull.registry.auth.challenges import parse_challenges
+from fastpull.registry.causes import REPEATED_SECONDS, FailureCauses
+from fastpull.registry.download.throughput import LAG_SECONDS, HostThroughput, RangeThroughput
+from fastpull.registry.http.addresses import Reach, reach_of
+from fastpull.registry.http.locations import MAX_LOCATIONS, Locations
+from fastpull.registry.http.proxies import Proxies
+from fastpull.registry.http.rate_limit import RateLimit
+from fastpull.registry.http.retry import Attempts, Backoff, is_doubtful, is_transient, retry_after_seconds
+from fastpull.registry.http.urls import foreign_url, host_of, shown
 
 # --- challenges
 
@@ -281,7 +281,7 @@ def test_progress_begins_a_new_count() -> None:
 
 def test_attempts_end_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("fastpull.registry.retry.time.monotonic", lambda: now)
+    monkeypatch.setattr("fastpull.registry.http.retry.time.monotonic", lambda: now)
     attempts, error = Attempts(Backoff(attempts=1000, total_seconds=300)), TransportError("h", "reset")
     now = 299.0
     attempts.failed(error)
@@ -312,7 +312,7 @@ def test_a_pause_is_half_fixed_and_half_random() -> None:
 def test_a_cause_is_news_once_and_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("fastpull.registry.causes.time.monotonic", lambda: now)
-    causes = Causes()
+    causes = FailureCauses()
     assert not causes.is_repeated("h", TransportError("h", "ended after 10 of 20 bytes"), 0.3)
     assert causes.is_repeated("h", TransportError("h", "ended after 11 of 30 bytes"), 0.3)
     assert not causes.is_repeated("h", TransportError("h", "reset"), 0.3)
@@ -347,8 +347,8 @@ class _Streams:
     """Streams with a clock of their own, of so many bytes per second each."""
 
     def __init__(self, *rates: float) -> None:
-        self.now, self.flows = 0.0, Flows()
-        self.streams = [(Flow(0.0), rate) for rate in rates]
+        self.now, self.flows = 0.0, HostThroughput()
+        self.streams = [(RangeThroughput(0.0), rate) for rate in rates]
         self.flows._flows |= {flow for flow, _ in self.streams}
 
     def run(self, seconds: float) -> list[bool]:
@@ -361,7 +361,7 @@ class _Streams:
         return [self.flows.lags(flow, self.now) for flow, _ in self.streams]
 
     def end_one(self, rate: float) -> None:
-        flow = Flow(self.now - 1)
+        flow = RangeThroughput(self.now - 1)
         flow.add(int(rate))
         self.flows.ended(flow, self.now)
 

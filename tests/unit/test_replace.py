@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from fastpull.errors import OutputError, OutputExists
-from fastpull.sinks.filestaging import FileStaging
-from fastpull.sinks.marker import Label, OutputIdentity, write_marker
-from fastpull.sinks.protected import Inode, mount_points
-from fastpull.sinks.replace import (
+from fastpull.sinks.output.file_staging import FileStaging
+from fastpull.sinks.output.marker import Label, OutputIdentity, write_marker
+from fastpull.sinks.output.protected import Inode, mount_points
+from fastpull.sinks.output.replace import (
     FileKind,
     PresentOutput,
     ReplaceRules,
@@ -26,8 +26,8 @@ from fastpull.sinks.replace import (
     look,
     looks_like_rootfs,
 )
-from fastpull.sinks.staging import Staging
-from fastpull.sinks.walk import find_place
+from fastpull.sinks.output.staging import Staging
+from fastpull.sinks.output.walk import find_place
 
 SOME = Inode(1, 2)
 NO_RULES, FORCE, FOREIGN = ReplaceRules(), ReplaceRules(force=True), ReplaceRules(foreign=True)

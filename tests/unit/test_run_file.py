@@ -16,15 +16,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastpull.errors import LayerError, RunDamaged
+from fastpull.errors import LayerBlocksDamaged, LayerError
 from fastpull.layers.archive import archive
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
-from fastpull.layers.scan import LayerScanner
+from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.sinks.base import Resources
-from fastpull.sinks.squashfs import fingerprint as fingerprint_module
-from fastpull.sinks.squashfs.fingerprint import file_fingerprint
+from fastpull.sinks.squashfs.image import fingerprint as fingerprint_module
+from fastpull.sinks.squashfs.image.fingerprint import file_fingerprint
 from fastpull.sinks.squashfs.sink import Squashfs
 from tests.support.layers import Member, file, folder, hardlink, symlink
 
@@ -32,7 +32,7 @@ NOTHING = Digest.of(b"")
 BLOCK = 4096
 
 
-class Files(NamedTuple):
+class BlockFiles(NamedTuple):
     """The two files of a run."""
 
     blocks: bytes
@@ -82,14 +82,14 @@ def unpack(sink: Squashfs, number: int, layer: list[Member]) -> LayerIndex:
     return scanner.index(NOTHING, NOTHING, len(data))
 
 
-def save(sink: Squashfs, number: int, index: LayerIndex) -> Files:
+def save(sink: Squashfs, number: int, index: LayerIndex) -> BlockFiles:
     """The two files of a run."""
     end, run = sink.save_run(number, index), sink._runs[number]
     base = run.blocks.end - sum(word & 0xFFFFFF for word in run.blocks.words)
-    return Files(os.pread(run.blocks.fd, run.blocks.end - base, base), os.pread(run.fragments.fd, end, 0))
+    return BlockFiles(os.pread(run.blocks.fd, run.blocks.end - base, base), os.pread(run.fragments.fd, end, 0))
 
 
-def load(sink: Squashfs, number: int, rank: int, files: Files) -> LayerIndex:
+def load(sink: Squashfs, number: int, rank: int, files: BlockFiles) -> LayerIndex:
     run = sink.open_run(number, rank)
     os.pwrite(run.blocks.fd, files.blocks, run.blocks.end)
     os.pwrite(run.fragments.fd, files.rest, 0)
@@ -116,7 +116,7 @@ def test_an_image_of_saved_runs_is_that_of_the_layers(
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> BlockFiles:
     layer = [file("a", noise(3 * BLOCK + 5)), file("b", b"b"), folder("d"), symlink("l", "a"), file("c", noise(BLOCK))]
     with begun(f"{tmp_path_factory.mktemp('run')}/image") as sink:
         return save(sink, 0, unpack(sink, 0, layer))
@@ -128,24 +128,24 @@ def head_of(rest: bytes) -> tuple[int, int, dict[str, Any]]:
     return start, stop, json.loads(rest[start:stop])
 
 
-def with_head(**changed: Any) -> Callable[[Files], Files]:
-    def change(files: Files) -> Files:
+def with_head(**changed: Any) -> Callable[[BlockFiles], BlockFiles]:
+    def change(files: BlockFiles) -> BlockFiles:
         start, stop, head = head_of(files.rest)
         rest = files.rest[:start] + json.dumps({**head, **changed}).encode() + files.rest[stop:]
-        return Files(files.blocks, rest)
+        return BlockFiles(files.blocks, rest)
 
     return change
 
 
-def with_column(number: int, form: str, value: int) -> Callable[[Files], Files]:
+def with_column(number: int, form: str, value: int) -> Callable[[BlockFiles], BlockFiles]:
     """Changes the first value of a column."""
 
-    def change(files: Files) -> Files:
+    def change(files: BlockFiles) -> BlockFiles:
         _, stop, head = head_of(files.rest)
         at = stop + 1 + sum(head["sizes"][:number])
         rest = bytearray(files.rest)
         struct.pack_into(f"={form}", rest, at, value)
-        return Files(files.blocks, bytes(rest))
+        return BlockFiles(files.blocks, bytes(rest))
 
     return change
 
@@ -153,7 +153,7 @@ def with_column(number: int, form: str, value: int) -> Callable[[Files], Files]:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        pytest.param(lambda files: Files(files.blocks, b""), "0 bytes are too few", id="empty"),
+        pytest.param(lambda files: BlockFiles(files.blocks, b""), "0 bytes are too few", id="empty"),
         pytest.param(lambda files: files._replace(rest=files.rest[:-1]), "no footer", id="cut off"),
         pytest.param(lambda files: files._replace(blocks=files.blocks[:-1]), "blocks of", id="fewer blocks"),
         pytest.param(
@@ -172,8 +172,10 @@ def with_column(number: int, form: str, value: int) -> Callable[[Files], Files]:
         pytest.param(with_column(6, "I", 3), "has another length", id="length of a tail"),
     ],
 )
-def test_what_is_no_run_is_refused(tmp_path: Path, saved: Files, change: Callable[[Files], Files], reason: str) -> None:
-    with begun(f"{tmp_path}/image") as sink, pytest.raises(RunDamaged) as caught:
+def test_what_is_no_run_is_refused(
+    tmp_path: Path, saved: BlockFiles, change: Callable[[BlockFiles], BlockFiles], reason: str
+) -> None:
+    with begun(f"{tmp_path}/image") as sink, pytest.raises(LayerBlocksDamaged) as caught:
         load(sink, 0, 0, change(saved))
     assert reason in str(caught.value)
     assert "layer 1" in str(caught.value)
@@ -182,14 +184,14 @@ def test_what_is_no_run_is_refused(tmp_path: Path, saved: Files, change: Callabl
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4))
 def test_whatever_is_changed_there_is_no_other_error(
-    tmp_path: Path, saved: Files, changes: list[tuple[int, int]]
+    tmp_path: Path, saved: BlockFiles, changes: list[tuple[int, int]]
 ) -> None:
     rest = bytearray(saved.rest)
     for at, change in changes:
         rest[at % len(rest)] ^= change
     # what is no run is refused; what is one may still be no layer
-    with begun(f"{tmp_path}/image", force=True) as sink, contextlib.suppress(RunDamaged, LayerError):
-        merge([load(sink, 0, 0, Files(saved.blocks, bytes(rest)))])
+    with begun(f"{tmp_path}/image", force=True) as sink, contextlib.suppress(LayerBlocksDamaged, LayerError):
+        merge([load(sink, 0, 0, BlockFiles(saved.blocks, bytes(rest)))])
 
 
 @given(st.binary(max_size=200), st.integers(1, 70), st.integers(1, 9))

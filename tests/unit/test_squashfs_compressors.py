@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from fastpull.errors import InvalidSetting
-from fastpull.sinks.squashfs.compressors import parse_compression
+from fastpull.sinks.squashfs.blocks.compressors import parse_compression
 
 ALL = ["zstd", "zstd:1", "zstd:15", "zstd:22", "gzip", "gzip:1", "lz4", "xz", "none"]
 TEXT = b"".join(b"%d lines of text, and no two of them alike\n" % number for number in range(4000))

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.sinks.squashfs.directories import DirectoryEntry, IndexEntry, IndexPoint, listing
-from fastpull.sinks.squashfs.format import NO_FRAGMENT, RAW, Superblock, Unstorable, clamped, metadata_header
-from fastpull.sinks.squashfs.inodes import (
+from fastpull.sinks.squashfs.format.directories import DirectoryEntry, IndexEntry, IndexPoint, listing
+from fastpull.sinks.squashfs.format.inodes import (
     Common,
     FileLayout,
     device_inode,
@@ -22,6 +21,7 @@ from fastpull.sinks.squashfs.inodes import (
     file_inode,
     symlink_inode,
 )
+from fastpull.sinks.squashfs.format.superblock import NO_FRAGMENT, RAW, Superblock, Unstorable, clamped, metadata_header
 from tests.support.squashfs import superblock
 
 COMMON = Common(mode=0o644, uid=1, gid=2, mtime=3, number=4)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.sinks.squashfs.format import Unstorable
-from fastpull.sinks.squashfs.metadata import MetadataWriter, metadata_block
-from fastpull.sinks.squashfs.tables import MAX_IDS, Fragment, IdTable, fragment_rows, lookup_table
-from fastpull.sinks.squashfs.xattrs import XattrTable, is_storable
+from fastpull.sinks.squashfs.format.metadata import MetadataWriter, metadata_block
+from fastpull.sinks.squashfs.format.superblock import Unstorable
+from fastpull.sinks.squashfs.tables.lookup import MAX_IDS, Fragment, IdTable, fragment_rows, lookup_table
+from fastpull.sinks.squashfs.tables.xattrs import XattrTable, is_storable
 
 
 def blocks(table: bytes) -> dict[int, bytes]:

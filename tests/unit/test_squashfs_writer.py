@@ -10,14 +10,14 @@ import pytest
 
 from fastpull.errors import OutputError
 from fastpull.layers.merge import merge
-from fastpull.layers.tree import Directory, Tree
-from fastpull.sinks.squashfs.compressors import parse_compression
-from fastpull.sinks.squashfs.inodes import FileLayout
-from fastpull.sinks.squashfs.numbering import number_tree
-from fastpull.sinks.squashfs.tables import Fragment
-from fastpull.sinks.squashfs.writer import Metadata, make_metadata
+from fastpull.layers.tree import DirectoryNode, Tree
+from fastpull.sinks.squashfs.blocks.compressors import parse_compression
+from fastpull.sinks.squashfs.format.inodes import FileLayout
+from fastpull.sinks.squashfs.image.image_metadata import ImageMetadata, make_image_metadata
+from fastpull.sinks.squashfs.tables.lookup import Fragment
+from fastpull.sinks.squashfs.tables.numbering import number_tree
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, symlink
-from tests.support.squashfs import Image, superblock
+from tests.support.squashfs import SquashfsReader, superblock
 
 NONE = 2**64 - 1
 
@@ -26,10 +26,10 @@ def tree_of(*members: Member) -> Tree:
     return merge([index(*members)])
 
 
-def made(*members: Member, **changed: object) -> Metadata:
+def made(*members: Member, **changed: object) -> ImageMetadata:
     """The metadata of a tree of empty files."""
     settings = {"block_size": 4096, "compressor": parse_compression("zstd"), "data_end": 102, "time": 5, **changed}
-    return make_metadata(tree_of(*members), lambda _: pytest.fail("asked for an empty file"), [], **settings)  # type: ignore[arg-type]
+    return make_image_metadata(tree_of(*members), lambda _: pytest.fail("asked for an empty file"), [], **settings)  # type: ignore[arg-type]
 
 
 def refused(*members: Member) -> OutputError:
@@ -87,7 +87,7 @@ def test_directories_name_the_number_of_their_parent_and_the_root_the_one_after_
 
 def test_tables_follow_each_other_without_gaps() -> None:
     members = [file(f"d{n % 7}/{n}", b"%d" % n, uid=n, xattrs=((b"user.a", b"%d" % n),)) for n in range(3000)]
-    metadata = Image(members).metadata
+    metadata = SquashfsReader(members).metadata
     fields, body = superblock(metadata.superblock), b"".join(metadata.pieces)
     starts = ["inode_start", "directory_start", "fragment_start", "id_start", "xattr_start", "size"]
     assert [fields[name] for name in starts] == sorted(fields[name] for name in starts)
@@ -148,7 +148,7 @@ def test_layouts_are_asked_for_once_for_each_file_that_is_not_empty() -> None:
         return FileLayout(102, (1).to_bytes(4, "little"))
 
     tree = tree_of(file("a", b"a"), hardlink("b", "a"), file("c"), symlink("d", "a"), file("e", b"e"))
-    make_metadata(tree, layout, [], block_size=4096, compressor=parse_compression(), data_end=104, time=0)
+    make_image_metadata(tree, layout, [], block_size=4096, compressor=parse_compression(), data_end=104, time=0)
     assert asked == [0, 4]
 
 
@@ -163,7 +163,7 @@ def test_layouts_are_asked_for_once_for_each_file_that_is_not_empty() -> None:
 )
 def test_a_layout_has_a_word_for_each_block(size: int, layout: FileLayout) -> None:
     with pytest.raises(AssertionError, match="bytes of words"):
-        make_metadata(
+        make_image_metadata(
             tree_of(file("a", bytes(size))),
             lambda _: layout,
             [Fragment(0, 1)],
@@ -176,7 +176,7 @@ def test_a_layout_has_a_word_for_each_block(size: int, layout: FileLayout) -> No
 
 def test_more_fragments_than_inodes_cannot_be() -> None:
     with pytest.raises(AssertionError, match="fragment blocks"):
-        make_metadata(
+        make_image_metadata(
             tree_of(),
             lambda _: pytest.fail("no file"),
             [Fragment(0, 1)] * 2,
@@ -255,6 +255,6 @@ def test_a_block_size_that_is_none_is_refused(size: int) -> None:
 
 def test_undescribed_directories_have_the_defaults_of_the_tree() -> None:
     tree = tree_of(file("a/b"))
-    assert isinstance(tree.root.children[b"a"], Directory)
+    assert isinstance(tree.root.children[b"a"], DirectoryNode)
     assert superblock(made(file("a/b", uid=0, gid=0)).superblock)["ids"] == 1
     assert superblock(made(file("a/b", uid=7, gid=8)).superblock)["ids"] == 3

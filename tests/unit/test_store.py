@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from fastpull.cache import seal as seal_module
-from fastpull.cache.leftovers import Leftovers
-from fastpull.cache.seal import Seal
+from fastpull.cache import blob_metadata as seal_module
+from fastpull.cache.blob_metadata import BlobMetadata
+from fastpull.cache.maintenance.orphans import Orphans
 from fastpull.cache.store import Store
 from fastpull.errors import CacheError
 from fastpull.oci.digest import Digest
@@ -44,7 +44,7 @@ def test_a_published_blob_is_found_and_reads_back(store: Store) -> None:
     buffer = bytearray(len(CONTENT) + 10)
     assert blob.readinto(memoryview(buffer), 0) == len(CONTENT)
     assert buffer[: len(CONTENT)] == CONTENT
-    assert blob.seal == Seal.now(len(CONTENT), FINGERPRINT, synced=False)
+    assert blob.seal == BlobMetadata.now(len(CONTENT), FINGERPRINT, synced=False)
     blob.close()
 
 
@@ -81,7 +81,7 @@ def test_a_blob_of_another_size_than_its_seal_is_quarantined(store: Store) -> No
     os.truncate(store.blob_path(DIGEST), 10)
     assert store.find(DIGEST) is None
     assert store.is_missing(DIGEST)
-    assert Leftovers(store).size_of("trash") == 10
+    assert Orphans(store).size_of("trash") == 10
 
 
 def test_a_removed_blob_reads_on_where_it_is_open(store: Store) -> None:
@@ -89,7 +89,7 @@ def test_a_removed_blob_reads_on_where_it_is_open(store: Store) -> None:
     blob = store.find(DIGEST)
     assert blob is not None
     assert store.remove(DIGEST)
-    assert Leftovers(store).empty_trash() == len(CONTENT)
+    assert Orphans(store).empty_trash() == len(CONTENT)
     assert blob.readinto(memoryview(bytearray(10)), 0) == 10
     blob.close()
 
@@ -127,7 +127,7 @@ def reseal(store: Store, **fields: object) -> None:
     path = store.blob_path(DIGEST) + ".seal"
     os.chmod(path, 0o600)
     with open(path, "wb") as file:
-        file.write(Seal(**values).to_bytes())  # type: ignore[arg-type]
+        file.write(BlobMetadata(**values).to_bytes())  # type: ignore[arg-type]
 
 
 def is_fresh(store: Store) -> bool:
@@ -178,7 +178,7 @@ def test_a_blob_that_was_there_before_is_synced_when_that_is_asked_for(
     after = store.find(DIGEST)
     assert after is not None
     after.close()
-    assert after.seal == Seal.now(len(CONTENT), FINGERPRINT, synced=True)
+    assert after.seal == BlobMetadata.now(len(CONTENT), FINGERPRINT, synced=True)
 
 
 @pytest.mark.parametrize(("number", "is_told"), [(errno.EIO, True), (errno.EDQUOT, True), (errno.EROFS, False)])

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fastpull.sinks.stream import Stream
+from fastpull.sinks.tar.stream import Stream
 
 CONTENT = os.urandom(3 << 20)
 
 
-class Ended(Exception):
+class StreamEnded(Exception):
     pass
 
 
@@ -101,12 +101,12 @@ def test_a_pipe_that_nobody_reads_does_not_keep_us(source: int, large: bool) -> 
         nonlocal looks
         looks += 1
         if looks > 5:
-            raise Ended
+            raise StreamEnded
 
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     stream = Stream(writer, check)
-    with pytest.raises(Ended):
+    with pytest.raises(StreamEnded):
         if large:
             stream.copy(source, 0, len(CONTENT))
         else:

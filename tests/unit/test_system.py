@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from fastpull import _native
-from fastpull.reference import system
+from fastpull.native import _native
+from fastpull.native.pure import system
 
 ENGINES = [pytest.param(_native, id="native"), pytest.param(system, id="reference")]
 

@@ -14,23 +14,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fastpull.concurrency.threads import Aborted
 from fastpull.errors import InvalidSetting, OutputError, OutputExists
-from fastpull.layers import scan as scan_module
 from fastpull.layers.archive import BLOCK, archive
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.merge import merge
-from fastpull.layers.scan import LayerScanner
-from fastpull.layers.tree import Directory as TreeDirectory
+from fastpull.layers.tree import DirectoryNode as TreeDirectory
 from fastpull.layers.tree import Tree
 from fastpull.layers.xattrs import is_kept
+from fastpull.native import layer_scanner as scan_module
+from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
-from fastpull.sinks import directory as directory_module
-from fastpull.sinks import tar as tar_module
 from fastpull.sinks.base import Resources, Sink, SinkReport
 from fastpull.sinks.choose import sink_for
-from fastpull.sinks.directory import Directory
-from fastpull.sinks.tar import Tar
-from fastpull.tasks import Aborted
+from fastpull.sinks.directory import sink as directory_module
+from fastpull.sinks.directory.sink import Directory
+from fastpull.sinks.tar import sink as tar_module
+from fastpull.sinks.tar.sink import Tar
 from tests.support.engines import ENGINES, Engine
 from tests.support.headers import END
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, symlink, whiteout
@@ -372,14 +372,14 @@ def test_abort_leaves_nothing_and_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Writer:
+    class FailingPayloadWriter:
         def __init__(self, *_: object) -> None:
             pass
 
         def write(self, *_: object) -> int:
             return errno.ENOSPC
 
-    monkeypatch.setattr(tar_module, "PayloadWriter", Writer)
+    monkeypatch.setattr(tar_module, "PayloadWriter", FailingPayloadWriter)
     with pytest.raises(OutputError, match=f"no space left on device: {tmp_path}.*Free some space"):
         write(Tar(tmp_path / "image.tar"), [file("d/a", b"x")])
     assert os.listdir(tmp_path) == []

@@ -11,7 +11,10 @@ from contextlib import suppress
 
 import pytest
 
-from fastpull.tasks import Budget, Passage, Strand, Turns, in_thread, task_group
+from fastpull.concurrency.budget import ByteBudget
+from fastpull.concurrency.semaphores import OrderedStart, PrioritySemaphore
+from fastpull.concurrency.serial_executor import SerialExecutor
+from fastpull.concurrency.threads import in_thread, task_group
 
 
 async def test_a_group_fails_with_its_first_error_itself() -> None:
@@ -79,7 +82,7 @@ async def test_what_a_cancelled_caller_does_not_get_is_disposed_of() -> None:
 
 
 async def test_turns_go_to_the_lowest_rank_first() -> None:
-    turns, order = Turns(1), []
+    turns, order = PrioritySemaphore(1), []
 
     async def take(rank: int) -> None:
         with await turns.acquire(rank):
@@ -96,7 +99,7 @@ async def test_turns_go_to_the_lowest_rank_first() -> None:
 
 async def passed(patience: float, *seconds: float) -> list[int]:
     """The numbers of tasks that take so long to come to a point, in the order in which they pass it."""
-    passage, order = Passage(patience), []
+    passage, order = OrderedStart(patience), []
 
     async def come(number: int) -> None:
         go = passage.come()
@@ -117,7 +120,7 @@ async def test_nobody_waits_long_for_one_who_tarries() -> None:
 
 
 async def test_a_cancelled_wait_loses_no_turn() -> None:
-    turns = Turns(1)
+    turns = PrioritySemaphore(1)
     first = await turns.acquire(0)
     waiting = asyncio.create_task(turns.acquire(1))
     await asyncio.sleep(0)
@@ -130,7 +133,7 @@ async def test_a_cancelled_wait_loses_no_turn() -> None:
 
 
 async def test_a_turn_is_released_once() -> None:
-    turns = Turns(1)
+    turns = PrioritySemaphore(1)
     turn = await turns.acquire(0)
     turn.release()
     turn.release()
@@ -139,7 +142,7 @@ async def test_a_turn_is_released_once() -> None:
 
 
 async def test_more_turns_let_waiters_in() -> None:
-    turns = Turns(1)
+    turns = PrioritySemaphore(1)
     await turns.acquire(0)
     waiting = asyncio.create_task(turns.acquire(0))
     await asyncio.sleep(0)
@@ -149,7 +152,7 @@ async def test_more_turns_let_waiters_in() -> None:
 
 
 async def test_a_budget_is_never_exceeded_and_serves_in_order() -> None:
-    budget, held, most, order = Budget(10), 0, 0, []
+    budget, held, most, order = ByteBudget(10), 0, 0, []
 
     async def use(name: int, size: int) -> None:
         nonlocal held, most
@@ -166,7 +169,7 @@ async def test_a_budget_is_never_exceeded_and_serves_in_order() -> None:
 
 
 async def test_more_than_all_is_granted_alone() -> None:
-    budget = Budget(10)
+    budget = ByteBudget(10)
     async with asyncio.timeout(1), budget.hold(1000):
         pass
 
@@ -181,7 +184,7 @@ def test_a_strand_makes_its_calls_in_order_and_never_two_at_once() -> None:
         inside.release()
 
     with ThreadPoolExecutor(4) as executor:
-        strand = Strand(executor, 3)
+        strand = SerialExecutor(executor, 3)
         for number in range(1000):
             strand.submit(call, number)
         strand.finish()
@@ -191,7 +194,7 @@ def test_a_strand_makes_its_calls_in_order_and_never_two_at_once() -> None:
 def test_a_strand_lets_only_so_many_calls_wait() -> None:
     go_on = threading.Event()
     with ThreadPoolExecutor(1) as executor:
-        strand = Strand(executor, 2)
+        strand = SerialExecutor(executor, 2)
         strand.submit(go_on.wait, 30)
         filled = threading.Event()
 
@@ -216,7 +219,7 @@ def test_what_a_call_of_a_strand_raises_is_raised_to_its_owner_and_ends_it() -> 
         raise ValueError("mine")
 
     with ThreadPoolExecutor(1) as executor:
-        strand = Strand(executor, 10)
+        strand = SerialExecutor(executor, 10)
         strand.submit(fail)
         with pytest.raises(ValueError, match="mine"):
             strand.finish()
@@ -227,7 +230,7 @@ def test_what_a_call_of_a_strand_raises_is_raised_to_its_owner_and_ends_it() -> 
 
 _FREEING = """
 import os, threading
-from fastpull.tasks import give_back_freed_memory
+from fastpull.concurrency.memory import give_back_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -258,7 +261,7 @@ def test_freed_memory_is_given_back() -> None:
 
 
 async def test_a_passage_keeps_a_cancellation_that_comes_when_the_way_is_free() -> None:
-    passage = Passage(60)
+    passage = OrderedStart(60)
     first, second = passage.come(), passage.come()
     waiting = asyncio.create_task(_await(second()))
     await asyncio.sleep(0.01)
@@ -320,7 +323,7 @@ async def test_a_group_fails_with_its_error_within_a_cancellation_that_was_befor
 @pytest.mark.parametrize("loops", range(4))
 async def test_no_wait_loses_a_cancellation_that_comes_with_what_it_waits_for(loops: int) -> None:
     """Whatever wakes a task, and however many steps of the loop later it is cancelled."""
-    turns, budget = Turns(1), Budget(1)
+    turns, budget = PrioritySemaphore(1), ByteBudget(1)
     turn, went_on = await turns.acquire(0), list[str]()
     holding = budget.hold(1)
     await holding.__aenter__()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastpull.trace import Lane, Slices, Span, Stage, Trace, Wait
+from fastpull.telemetry.trace import Lane, Slices, Span, Stage, Trace, Wait
 
 
 @st.composite

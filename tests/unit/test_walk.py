@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastpull.errors import OutputError
-from fastpull.sinks.destination import Destination
-from fastpull.sinks.walk import find_place, may_follow
+from fastpull.sinks.output.destination import Destination
+from fastpull.sinks.output.walk import find_place, may_follow
 
 OTHER = 12345
 STICKY, EVERYBODY_S, SHARED, PRIVATE = 0o1777, 0o777, 0o1775, 0o755

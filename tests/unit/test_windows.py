@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fastpull.layers.windows import INCLUDED, Window, Windows
-from fastpull.tasks import Aborted, Budget
+from fastpull.concurrency.budget import ByteBudget
+from fastpull.concurrency.threads import Aborted
+from fastpull.layers.windows import INCLUDED, InflaterWindow, WindowMemory
 
 MIB = 1 << 20
 
@@ -19,8 +20,8 @@ MIB = 1 << 20
 class Taken(list[int]):
     """What was taken, one after the other."""
 
-    def windows(self, total: int) -> Windows:
-        return Windows(total, self.append)
+    def windows(self, total: int) -> WindowMemory:
+        return WindowMemory(total, self.append)
 
 
 def waits(work: threading.Thread) -> bool:
@@ -31,13 +32,13 @@ def waits(work: threading.Thread) -> bool:
 
 def test_a_small_window_is_not_counted() -> None:
     taken = Taken()
-    Window(taken.windows(0)).grow(INCLUDED)
+    InflaterWindow(taken.windows(0)).grow(INCLUDED)
     assert taken == []
 
 
 def test_a_window_counts_by_its_largest_frame_and_is_given_back_once() -> None:
     taken = Taken()
-    window = Window(taken.windows(100 * MIB))
+    window = InflaterWindow(taken.windows(100 * MIB))
     for size in (8 * MIB, 4 * MIB, 8 * MIB, 9 * MIB):
         window.grow(size)
     window.release()
@@ -47,7 +48,7 @@ def test_a_window_counts_by_its_largest_frame_and_is_given_back_once() -> None:
 
 def test_a_window_without_room_waits_for_another_to_end() -> None:
     windows = Taken().windows(10 * MIB)
-    first, second = Window(windows), Window(windows)
+    first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(8 * MIB)
     work = threading.Thread(target=second.grow, args=(4 * MIB,))
     assert waits(work)
@@ -58,7 +59,7 @@ def test_a_window_without_room_waits_for_another_to_end() -> None:
 
 def test_one_window_at_a_time_is_larger_than_all_may_be() -> None:
     windows = Taken().windows(10 * MIB)
-    first, second = Window(windows), Window(windows)
+    first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(128 * MIB)
     work = threading.Thread(target=second.grow, args=(128 * MIB,))
     assert waits(work)
@@ -69,7 +70,7 @@ def test_one_window_at_a_time_is_larger_than_all_may_be() -> None:
 
 def test_windows_that_grow_do_not_wait_for_each_other() -> None:
     windows = Taken().windows(10 * MIB)
-    first, second = Window(windows), Window(windows)
+    first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(5 * MIB)
     second.grow(5 * MIB)
     first.grow(6 * MIB)
@@ -83,7 +84,7 @@ def test_windows_that_grow_do_not_wait_for_each_other() -> None:
 
 def test_waiting_ends_with_an_abort() -> None:
     windows = Taken().windows(10 * MIB)
-    first, second = Window(windows), Window(windows)
+    first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(10 * MIB)
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(second.grow, 2 * MIB)
@@ -101,7 +102,7 @@ def test_windows_take_no_more_than_the_total_and_one_more(seed: int) -> None:
 
     def layer(number: int) -> None:
         choose = random.Random(f"{seed}/{number}")
-        window = Window(windows)
+        window = InflaterWindow(windows)
         for _ in range(choose.randrange(1, 6)):
             window.grow(choose.randrange(largest + 1))
             time.sleep(0.0005 * choose.random())
@@ -115,7 +116,7 @@ def test_windows_take_no_more_than_the_total_and_one_more(seed: int) -> None:
 
 
 async def test_a_budget_that_shrinks_lets_what_is_held_be_and_waits_until_it_grows_again() -> None:
-    budget, began = Budget(10), list[int]()
+    budget, began = ByteBudget(10), list[int]()
 
     async def hold(size: int, stop: asyncio.Event) -> None:
         async with budget.hold(size):

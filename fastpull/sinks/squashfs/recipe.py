@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from fastpull.errors import InvalidSetting
-from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION, parse_compression
-from fastpull.sinks.squashfs.format import MAX_U32, check_block_size
+from fastpull.sinks.squashfs.blocks.compressors import DEFAULT_COMPRESSION, parse_compression
+from fastpull.sinks.squashfs.format.superblock import MAX_U32, check_block_size
 
 if TYPE_CHECKING:
-    from fastpull.sinks.squashfs.compressors import Compressor
+    from fastpull.sinks.squashfs.blocks.compressors import Compressor
 
 WRITER_VERSION = 2
 """Raised by every change after which the same image and recipe give other bytes; a test knows the bytes."""

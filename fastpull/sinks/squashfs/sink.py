@@ -11,34 +11,34 @@ import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from fastpull.concurrency.threads import Aborted
+from fastpull.concurrency.writes import pwrite_all
 from fastpull.errors import OutputError, from_os_error
 from fastpull.sinks.base import Resources
-from fastpull.sinks.destination import free_space
-from fastpull.sinks.filestaging import FileStaging
-from fastpull.sinks.marker import Label
-from fastpull.sinks.squashfs.assembly import Assembly, SquashfsReport, data_start
-from fastpull.sinks.squashfs.batches import BATCH, Buffers
-from fastpull.sinks.squashfs.compressors import DEFAULT_COMPRESSION
-from fastpull.sinks.squashfs.crew import Crew
-from fastpull.sinks.squashfs.fingerprint import file_fingerprint
-from fastpull.sinks.squashfs.finished import transfer
+from fastpull.sinks.output.destination import free_space
+from fastpull.sinks.output.file_staging import FileStaging
+from fastpull.sinks.output.marker import Label
+from fastpull.sinks.output.staging import output_errors
+from fastpull.sinks.squashfs.blocks.batches import BATCH, Buffers
+from fastpull.sinks.squashfs.blocks.compressors import DEFAULT_COMPRESSION
+from fastpull.sinks.squashfs.blocks.layer_blocks import BlockFile, BlockFormat, LayerBlocks
+from fastpull.sinks.squashfs.blocks.pool import CompressionPool
+from fastpull.sinks.squashfs.blocks.transfer_file import pack_run, unpack_run
+from fastpull.sinks.squashfs.blocks.writer import LayerBlocksWriter
+from fastpull.sinks.squashfs.image.fingerprint import file_fingerprint
+from fastpull.sinks.squashfs.image.image_writer import ImageWriter, SquashfsReport, data_start
+from fastpull.sinks.squashfs.image.transfer import transfer
 from fastpull.sinks.squashfs.recipe import DEFAULT_BLOCK_SIZE, Recipe
-from fastpull.sinks.squashfs.run_file import pack_run, unpack_run
-from fastpull.sinks.squashfs.run_writer import RunWriter
-from fastpull.sinks.squashfs.runs import BlockFormat, Region, Run
-from fastpull.sinks.staging import output_errors
-from fastpull.tasks import Aborted
-from fastpull.trace import Stage
-from fastpull.writing import pwrite_all
+from fastpull.telemetry.trace import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fastpull.cache.images import FinishedImage
+    from fastpull.cache.images.store import FinishedImage
     from fastpull.layers.index import LayerIndex
     from fastpull.layers.tree import Origin, Tree
-    from fastpull.sinks.marker import Marker, OutputIdentity
-    from fastpull.tarstage import EntryTable
+    from fastpull.native import EntryTable
+    from fastpull.sinks.output.marker import Marker, OutputIdentity
 
 _MAX_DEPTH = 64
 
@@ -98,13 +98,13 @@ class Squashfs:
         self._inodes = 0
         self._resources = Resources()
         self._buffers = Buffers(BATCH + 2 * recipe.block_size)
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, LayerBlocks] = {}
         self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
         self.copied = 0
         self._pool: Executor | None = None
-        self._crew: Crew | None = None
-        self.on_run: Callable[[int, Run], None] = _ignore
+        self._crew: CompressionPool | None = None
+        self.on_run: Callable[[int, LayerBlocks], None] = _ignore
 
     def __repr__(self) -> str:
         return f"<Squashfs {self.path!r} {self._format.compressor.name}>"
@@ -130,20 +130,20 @@ class Squashfs:
         self.on_run = _ignore
         self._staging.create(resources.keep_out)
         self._pool = ThreadPoolExecutor(resources.workers, "fastpull-compress")
-        self._crew = Crew(self._pool, resources.workers)
+        self._crew = CompressionPool(self._pool, resources.workers)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
         return free_space(self._staging.fd)
 
-    def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> RunWriter:
+    def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> LayerBlocksWriter:
         """See `fastpull.sinks.base.Sink`."""
         assert self._crew is not None, "the sink has begun"
         run = self.open_run(number, rank)
         self.on_run(number, run)
         # a batch is there twice, as it came and compressed
         share = self._resources.memory // self._resources.layers // (2 * (BATCH + self._format.block_size))
-        return RunWriter(
+        return LayerBlocksWriter(
             run,
             entries,
             self._format,
@@ -155,7 +155,7 @@ class Squashfs:
             part=self._resources.meter.layer(number),
         )
 
-    def open_run(self, number: int, rank: int) -> Run:
+    def open_run(self, number: int, rank: int) -> LayerBlocks:
         """Makes room for the run of a layer, that `layer` will write or that will come from elsewhere.
 
         Args:
@@ -168,7 +168,7 @@ class Squashfs:
         if number in self._runs:
             self._forget(self._runs[number])
         with output_errors(self._staging.destination):
-            run = self._runs[number] = Run(self._open_blocks(rank), Region(self._staging.open_spool()))
+            run = self._runs[number] = LayerBlocks(self._open_blocks(rank), BlockFile(self._staging.open_spool()))
         self._ranks[number] = rank
         return run
 
@@ -231,7 +231,7 @@ class Squashfs:
         order = sorted(self._ranks, key=self._ranks.__getitem__)
         with output_errors(self._staging.destination):
             part = self._resources.meter.image
-            assembly = Assembly(
+            assembly = ImageWriter(
                 self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled, part
             )
             time = created if self.recipe.time is None else self.recipe.time
@@ -293,16 +293,16 @@ class Squashfs:
             self._forget(run)
         self._runs.clear()
 
-    def _open_blocks(self, rank: int) -> Region:
+    def _open_blocks(self, rank: int) -> BlockFile:
         """The place for a layer's blocks: those of the largest need not be copied when the image is put together."""
         if rank:
-            return Region(self._staging.open_spool())
+            return BlockFile(self._staging.open_spool())
         fd = os.dup(self._staging.fd)
         os.ftruncate(fd, 0)
-        return Region(fd, data_start(self._format.compressor), is_image=True)
+        return BlockFile(fd, data_start(self._format.compressor), is_image=True)
 
     @staticmethod
-    def _forget(run: Run) -> None:
+    def _forget(run: LayerBlocks) -> None:
         for region in (run.blocks, run.fragments):
             if region.fd >= 0:
                 os.close(region.fd)
@@ -316,5 +316,5 @@ class Squashfs:
         return from_os_error(OutputError, error, self._staging.destination)
 
 
-def _ignore(_: int, __: Run) -> None:
+def _ignore(_: int, __: LayerBlocks) -> None:
     pass

@@ -1,0 +1,1 @@
+"""Finished images and their pins."""

@@ -1,0 +1,117 @@
+"""What registries have just said that tags mean: for the other processes of the same job.
+
+::
+
+    <root>/v1/answers/[user-<number>/]<hash of the question>    a line of JSON: the answer to each job that asked lately
+
+Only who runs as the same user takes an answer: whoever may not ask a registry learns nothing here. How old one is goes
+by the filesystem's own time. Every method blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastpull.cache import checksummed_json
+from fastpull.cache.files import local_errors
+from fastpull.errors import CacheError, InvalidDigest
+from fastpull.oci.digest import Digest
+
+if TYPE_CHECKING:
+    from fastpull.cache.files import CacheFiles
+    from fastpull.cache.locking.file_lock import FileLock
+
+MAX_TAG_SECONDS = 120.0
+"""An answer that is older is not used: by then all nodes of a job step have started."""
+
+_MAX_JOBS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TagQuery:
+    """What one user's processes of a job ask together.
+
+    Attributes:
+        job: what they have in common.
+        subject: reference, platform, and whatever else decides on the answer.
+    """
+
+    job: str
+    subject: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the file with the answers; it has those of other jobs, too."""
+        return Digest.of("\0".join((str(os.geteuid()), *self.subject)).encode()).encoded
+
+
+class JobTagCache:
+    """The answers of a cache.
+
+    Args:
+        files: of the cache.
+
+    Raises:
+        CacheError: from every method, where the filesystem refuses.
+    """
+
+    def __init__(self, files: CacheFiles) -> None:
+        self._files = files
+        self._folder = files.user_folder("answers")
+
+    def lock(self, question: TagQuery) -> FileLock:
+        """The lock that whoever asks holds."""
+        return self._files.lock(f"answer-{question.name}")
+
+    def find(self, question: TagQuery) -> Digest | None:
+        """What was answered to this job; None if it did not ask, or long ago."""
+        value = self._read(question).get(question.job)
+        return None if value is None else Digest.parse(value["digest"])
+
+    def keep(self, question: TagQuery, digest: Digest) -> None:
+        """Tells an answer to the other processes of the job; to be called by who holds the lock."""
+        known = {job: value for job, value in self._read(question).items() if job != question.job}
+        latest = dict(list(known.items())[1 - _MAX_JOBS :])
+        latest[question.job] = {"digest": str(digest), "time": self._now()}
+        self._files.write(self._path(question), checksummed_json.to_bytes(latest), mode=0o600)
+
+    def remove_old(self) -> None:
+        """Removes the files of which nothing can be used any more."""
+        now, root = self._now(), os.path.join(self._files.root, "answers")
+        for nested in (False, True):
+            for inner, name, state in self._files.listed("answers", nested=nested):
+                if now - state.st_mtime > MAX_TAG_SECONDS and stat.S_ISREG(state.st_mode):
+                    with contextlib.suppress(CacheError):  # another user's
+                        self._files.unlink(os.path.join(root, inner, name))
+
+    def _read(self, question: TagQuery) -> dict[str, dict[str, Any]]:
+        """The answers that count, by job."""
+        try:
+            found = self._files.read_with_state(self._path(question))
+        except CacheError as error:
+            if error.errno == errno.EACCES:
+                return {}
+            raise
+        if found is None or found[1].st_uid != os.geteuid():
+            return {}
+        now = self._now()
+        try:
+            answers = dict(checksummed_json.from_bytes(found[0]))
+            for value in answers.values():
+                Digest.parse(value["digest"])
+            return {job: one for job, one in answers.items() if abs(now - one["time"]) <= MAX_TAG_SECONDS}
+        except (ValueError, KeyError, TypeError, InvalidDigest):
+            return {}
+
+    def _now(self) -> float:
+        """The filesystem's time."""
+        with local_errors():
+            return self._files.time("answers")
+
+    def _path(self, question: TagQuery) -> str:
+        return os.path.join(self._folder, question.name)

@@ -1,0 +1,1 @@
+"""Partial blobs: their file, extents and journal."""

@@ -1,0 +1,347 @@
+"""A blob on its way into the cache: written in any order, read from the front while it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from fastpull.cache.files import unique
+from fastpull.cache.folder import NotAFile
+from fastpull.cache.partial.extents import Extents
+from fastpull.cache.partial.journal import DATA, JOURNAL, RECORD_SIZE, Record, holds, read_records, replace_records
+from fastpull.concurrency.threads import Aborted
+from fastpull.concurrency.writes import flush, pwrite_all
+from fastpull.errors import CacheError, FastpullError, LockLost, from_os_error
+from fastpull.native import start_writeback
+
+if TYPE_CHECKING:
+    from fastpull.cache.files import CacheFiles
+    from fastpull.cache.folder import CacheFolder
+    from fastpull.cache.locking.file_lock import FileLock
+    from fastpull.oci.digest import Digest
+
+_CHECK_SIZE = 1 << 20
+
+
+class Partial:
+    """The bytes of one blob that have come so far, in a data file with its journal.
+
+    Made by `Cache.begin`, whose lock it holds: there is one at a time for each digest. Writers and the reader may be on
+    different threads. A range that was written is never written again, so what the reader has hashed is what is kept.
+
+    Attributes:
+        digest, size: of the blob.
+        resumed: how many bytes an earlier process had left.
+    """
+
+    def __init__(self, files: CacheFiles, digest: Digest, size: int, lock: FileLock) -> None:
+        self.digest = digest
+        self.size = size
+        self.resumed = 0
+        self.directory = files.path("partial", digest)
+        self._files = files
+        self._folder: CacheFolder | None = None
+        self._lock = lock
+        self._extents = Extents()
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._data = self._journal = -1
+
+    @property
+    def data_path(self) -> str:
+        """Where the bytes are."""
+        return f"{self.directory}/{DATA}"
+
+    @property
+    def journal_path(self) -> str:
+        """Where it stands which of them are there."""
+        return f"{self.directory}/{JOURNAL}"
+
+    @property
+    def folder(self) -> CacheFolder:
+        """The folder of the two files, open from `resume` to `close`."""
+        assert self._folder is not None, "it was resumed"
+        return self._folder
+
+    def resume(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Takes over what an earlier process has left, as far as its fingerprints still fit.
+
+        What is another user's is copied: nobody writes into anybody else's files. So is what somebody may still have
+        open who lost the lock.
+
+        Args:
+            is_stopped: asked now and then whether to give up.
+
+        Raises:
+            Aborted: it was.
+            CacheError: the files cannot be read, or the filesystem has no room for the rest.
+        """
+        with self._local_errors():
+            folder, mode = self._open_folder(), self._files.mode
+            records = read_records(folder, self.size)
+            self._adopt(records, is_stopped)
+            self._data = _open(folder, DATA, os.O_RDWR, mode)
+            scratch = bytearray(_CHECK_SIZE)
+            sound = []
+            for record in records:
+                if is_stopped():
+                    raise Aborted
+                if holds(self._data, record, scratch):
+                    sound.append(record)
+                    self._extents.add(record.offset, record.offset + record.length)
+            if not self._can_append(len(sound)):
+                replace_records(folder, sound, mode & 0o666)
+            self._journal = _open(folder, JOURNAL, os.O_WRONLY | os.O_APPEND, mode)
+            self.resumed = self._extents.total
+            self._check_room()
+            os.ftruncate(self._data, self.size)
+
+    def _open_folder(self) -> CacheFolder:
+        if self._folder is None:
+            self._folder = self._files.folder("partial", self.digest.algorithm, self.digest.encoded, create=True)
+        return self._folder
+
+    def _can_append(self, count: int) -> bool:
+        """Whether the journal is nobody else's, and of so many records that are all true, or not there."""
+        state = self.folder.lookup(JOURNAL)
+        if state is None:
+            return True
+        is_own = _is_only_ours(state) and not self._lock.is_suspect
+        return is_own and state.st_size == count * RECORD_SIZE
+
+    def _adopt(self, records: list[Record], is_stopped: Callable[[], bool]) -> None:
+        """Put a copy that belongs to this user in the place of a data file that somebody else may write to.
+
+        Whatever else stands there, which is no file, goes.
+        """
+        try:
+            source = self.folder.open(DATA)
+        except FileNotFoundError:
+            return
+        except NotAFile:
+            self.folder.remove(DATA)
+            return
+        try:
+            if self._lock.is_suspect or not _is_only_ours(os.fstat(source)):
+                _copy_file(source, self.folder, records, self._files.mode, is_stopped)
+        finally:
+            os.close(source)
+
+    def _check_room(self) -> None:
+        state = os.fstatvfs(self._data)
+        free, missing = state.f_bavail * state.f_frsize, self.size - self.resumed
+        if missing > free:
+            reason = f"{missing} bytes are to come, {free} are free"
+            raise CacheError(self.data_path, f"no space left on device ({reason})", errno.ENOSPC)
+
+    # --- writing
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """The ranges that have not been written, as (start, stop)."""
+        with self._changed:
+            return list(self._extents.gaps(self.size))
+
+    @property
+    def written(self) -> int:
+        """How many bytes are there, in whatever places."""
+        with self._changed:
+            return self._extents.total
+
+    def write(self, offset: int, pieces: Sequence[bytes | memoryview]) -> None:
+        """Writes consecutive pieces at ``offset``, and remembers them in the journal. Blocks; call it off the loop.
+
+        Raises:
+            CacheError: the filesystem refuses; nothing is remembered then.
+        """
+        length = sum(map(len, pieces))
+        with self._changed:
+            if self._extents.overlap(offset, offset + length):
+                raise ValueError(f"bytes {offset} to {offset + length} are partly there, and may be verified already")
+        hasher = xxhash.xxh3_64()
+        for piece in pieces:
+            hasher.update(piece)
+        with self._local_errors():
+            pwrite_all(self._data, offset, pieces)
+            start_writeback(self._data, offset, length)
+            os.write(self._journal, Record(offset, length, hasher.intdigest()).to_bytes())
+        with self._changed:
+            self._extents.add(offset, offset + length)
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Says that no more bytes will come: a reader gets ``error``, at once, whatever is there already."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+
+    # --- reading
+
+    def readinto(self, buffer: memoryview, offset: int) -> int:
+        """Reads from the front as far as it has grown; waits for the first byte. Nothing at the blob's end.
+
+        Raises:
+            FastpullError: what `fail` was told.
+            CacheError: the data file cannot be read.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure or self._extents.prefix() > offset or offset >= self.size)
+            if self._failure:
+                raise self._failure
+            available = self._extents.prefix() - offset
+        with self._local_errors():
+            return os.preadv(self._data, [buffer[:available]], offset) if available > 0 else 0
+
+    # --- the end
+
+    def sync(self) -> None:
+        """Waits until the bytes are on their disk."""
+        with self._local_errors():
+            os.fdatasync(self._data)
+
+    def take(self, mode: int) -> str:
+        """Takes the complete data file out of everybody's reach, and returns its new name in the folder.
+
+        Args:
+            mode: that it is to have.
+
+        Raises:
+            LockLost: the file of that name is somebody else's by now.
+        """
+        private = f".{DATA}.{unique()}.{secrets.token_hex(8)}"
+        with self._local_errors():
+            self._lock.check()
+            os.fchmod(self._data, mode)
+            flush(self._data)
+            self.folder.rename(DATA, self.folder, private)
+            # whatever happened between check and rename, now it is known which file this is
+            found = self.folder.lookup(private)
+            if found is None or not os.path.samestat(os.fstat(self._data), found):
+                self.folder.rename(private, self.folder, DATA)
+                raise LockLost(self.data_path, "somebody else has taken over this blob")
+        return private
+
+    def discard(self) -> None:
+        """Removes the bytes and the journal, unless somebody else has taken over, and gives the lock back."""
+        with self._local_errors(), contextlib.suppress(LockLost):
+            self._lock.check()
+            for name in (JOURNAL, DATA):
+                self.folder.unlink(name)
+        self.close()
+
+    def close(self) -> None:
+        """Gives the lock back and keeps what is there for the next process. May be called twice."""
+        self.fail(CacheError(self.data_path, "closed while it was read"))
+        for fd in (self._data, self._journal):
+            if fd >= 0:
+                os.close(fd)
+        self._data = self._journal = -1
+        if self._folder is not None:
+            self._folder.close()
+        if self._lock.held:
+            with contextlib.suppress(OSError), self._files.folder("partial", self.digest.algorithm) as folder:
+                folder.remove_empty(self.digest.encoded)
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def _local_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, FastpullError):
+                raise
+            path = error.filename if isinstance(error.filename, str) else self.data_path
+            raise from_os_error(CacheError, error, path) from error
+
+
+def is_damaged(folder: CacheFolder, *, mend: bool) -> bool:
+    """Whether ranges are not what the journal says; the caller holds the lock.
+
+    A torn record at the end is what a kill leaves, and no damage.
+
+    Args:
+        folder: of the unfinished blob.
+        mend: leave in the journal only what is true.
+
+    Raises:
+        OSError: the files cannot be read or written.
+    """
+    scratch, journal = bytearray(_CHECK_SIZE), folder.lookup(JOURNAL)
+    try:
+        data = folder.open(DATA)
+    except FileNotFoundError:
+        return False
+    except NotAFile:
+        if mend:
+            folder.remove(DATA)
+        return True
+    try:
+        records = read_records(folder, os.fstat(data).st_size)
+        sound = [record for record in records if holds(data, record, scratch)]
+    finally:
+        os.close(data)
+    if journal is None:
+        return False
+    damaged = not stat.S_ISREG(journal.st_mode) or journal.st_size // RECORD_SIZE != len(sound)
+    if damaged and mend:
+        replace_records(folder, sound, stat.S_IMODE(journal.st_mode) & 0o666 | 0o600)
+    return damaged
+
+
+def _is_only_ours(state: os.stat_result) -> bool:
+    """Whether a file is this user's, and has no other name that somebody could have lent it."""
+    return stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_nlink == 1
+
+
+def _copy_file(
+    source: int, folder: CacheFolder, records: list[Record], mode: int, is_stopped: Callable[[], bool]
+) -> None:
+    """Put a copy of a data file in its place.
+
+    Args:
+        source: of the copy.
+        folder: of the data file.
+        records: of what is copied; the rest of the copy is a hole.
+        mode: of a directory whose permissions the copy takes over.
+        is_stopped: asked now and then whether to give up.
+
+    Raises:
+        Aborted: it was; nothing has changed.
+        OSError: the system refuses.
+    """
+    draft = f".{DATA}.{unique()}"
+    target = _open(folder, draft, os.O_WRONLY, mode)
+    try:
+        for record in records:
+            _copy(source, target, record, is_stopped)
+        folder.rename(draft, folder, DATA)
+    except BaseException:
+        folder.unlink(draft)
+        raise
+    finally:
+        os.close(target)
+
+
+def _copy(source: int, target: int, record: Record, is_stopped: Callable[[], bool]) -> None:
+    stop = record.offset + record.length
+    for at in range(record.offset, stop, _CHECK_SIZE):
+        if is_stopped():
+            raise Aborted
+        pwrite_all(target, at, [os.pread(source, min(_CHECK_SIZE, stop - at), at)])
+
+
+def _open(folder: CacheFolder, name: str, flags: int, mode: int) -> int:
+    """Opens a file, and makes it with the permissions that a directory of ``mode`` would have it."""
+    try:
+        fd = folder.create(name, flags)
+    except FileExistsError:
+        return folder.open(name, flags)
+    os.fchmod(fd, mode & 0o666)
+    return fd

@@ -1,0 +1,1 @@
+"""Layers built by one node for all."""

@@ -1,0 +1,1 @@
+"""Control messages between nodes, and what the nodes agree on."""

@@ -1,0 +1,1 @@
+"""Building blocks for tasks and threads: semaphores, budgets, executors, complete writes."""

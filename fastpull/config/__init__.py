@@ -1,0 +1,1 @@
+"""Settings: their schema, where they come from, and the values that people write."""

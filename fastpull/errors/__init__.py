@@ -1,0 +1,126 @@
+"""Every error that fastpull raises.
+
+::
+
+    FastpullError                          exit code
+    ├── InvalidInput (ValueError)                  3   what the caller gave cannot be understood
+    │   ├── InvalidReference
+    │   │   └── InvalidSource
+    │   ├── InvalidDigest
+    │   ├── InvalidPlatform
+    │   └── InvalidSetting
+    ├── TransportError (OSError)                  10   no answer: name, connection, TLS, stall, reset
+    ├── RegistryError                             11   an answer that cannot be used
+    │   ├── NotFound (LookupError)
+    │   ├── NoMatchingPlatform (LookupError)
+    │   ├── RateLimited
+    │   ├── UnexpectedAnswer
+    │   └── MalformedDocument
+    ├── AccessDenied (PermissionError)            12   401, 403: credentials missing, wrong or not enough
+    ├── Forbidden (PermissionError)               13   this machine's own rules do not let the image in
+    ├── IntegrityError                            20   bytes that are not what their digest promised
+    │   ├── DigestMismatch
+    │   ├── SizeMismatch
+    │   ├── DiffIdMismatch
+    │   ├── FrameDamaged
+    │   └── LayerBlocksDamaged
+    ├── UnsupportedMediaType                      21   an artifact, a schema 1 image, an unknown layer format
+    ├── DecompressError                           22   a corrupt or truncated gzip or zstd stream
+    ├── TarError                                  23   a layer that is not a well-formed tar
+    ├── LayerError                                24   a changeset that breaks the rules of image-spec's layer.md
+    ├── LimitExceeded                             25   an image that takes more than it may
+    ├── CacheError (OSError)                      30   the cache cannot be read or written
+    │   └── LockLost                              30   this process stood still, somebody else has taken over
+    ├── OutputError (OSError)                     31   the destination cannot be written
+    │   └── OutputExists (FileExistsError)
+    └── ClusterError                              40   the ranks of a job cannot work together
+        ├── MpiError
+        ├── Disagreement
+        ├── RankFailed
+        ├── RankLost
+        └── OutputDiffers
+
+Each class carries its facts as fields and makes its message from them, with the next step where there is one.
+No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
+"""
+
+from __future__ import annotations
+
+from fastpull.errors.base import FastpullError
+from fastpull.errors.base import printable as printable
+from fastpull.errors.cluster import ClusterError, Disagreement, MpiError, OutputDiffers, RankFailed, RankLost
+from fastpull.errors.content import (
+    DecompressError,
+    DiffIdMismatch,
+    DigestMismatch,
+    FrameDamaged,
+    IntegrityError,
+    LayerBlocksDamaged,
+    LayerError,
+    LimitExceeded,
+    SizeMismatch,
+    TarError,
+    UnsupportedMediaType,
+)
+from fastpull.errors.inputs import (
+    InvalidDigest,
+    InvalidInput,
+    InvalidPlatform,
+    InvalidReference,
+    InvalidSetting,
+    InvalidSource,
+)
+from fastpull.errors.local import CacheError, LockLost, OutputError, OutputExists
+from fastpull.errors.local import from_os_error as from_os_error
+from fastpull.errors.registry import (
+    AccessDenied,
+    Forbidden,
+    MalformedDocument,
+    NoMatchingPlatform,
+    NotFound,
+    RateLimited,
+    RegistryError,
+    TransportError,
+    UnexpectedAnswer,
+)
+from fastpull.errors.translate import ErrorTranslator as ErrorTranslator
+
+__all__ = [
+    "AccessDenied",
+    "CacheError",
+    "ClusterError",
+    "DecompressError",
+    "DiffIdMismatch",
+    "DigestMismatch",
+    "Disagreement",
+    "FastpullError",
+    "Forbidden",
+    "FrameDamaged",
+    "IntegrityError",
+    "InvalidDigest",
+    "InvalidInput",
+    "InvalidPlatform",
+    "InvalidReference",
+    "InvalidSetting",
+    "InvalidSource",
+    "LayerBlocksDamaged",
+    "LayerError",
+    "LimitExceeded",
+    "LockLost",
+    "MalformedDocument",
+    "MpiError",
+    "NoMatchingPlatform",
+    "NotFound",
+    "OutputDiffers",
+    "OutputError",
+    "OutputExists",
+    "RankFailed",
+    "RankLost",
+    "RateLimited",
+    "RegistryError",
+    "SizeMismatch",
+    "TarError",
+    "TransportError",
+    "UnexpectedAnswer",
+    "UnsupportedMediaType",
+]

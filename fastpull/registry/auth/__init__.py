@@ -1,0 +1,1 @@
+"""Authentication: challenges, tokens, and the places of credentials."""

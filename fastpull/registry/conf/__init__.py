@@ -1,0 +1,1 @@
+"""``registries.conf``: mirrors, blocked names and aliases."""

@@ -1,0 +1,1 @@
+"""Downloads of blobs in concurrent ranges."""

@@ -1,0 +1,1 @@
+"""HTTP to registries: transport, redirects, retries, proxies, certificates."""

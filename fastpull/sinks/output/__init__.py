@@ -1,0 +1,1 @@
+"""Destinations: where an output goes, what it may replace, and how it is published."""

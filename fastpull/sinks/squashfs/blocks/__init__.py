@@ -1,0 +1,1 @@
+"""Data blocks and fragments of a layer: cut, compress, store."""

@@ -1,0 +1,1 @@
+"""The on-disk records of squashfs 4.0."""

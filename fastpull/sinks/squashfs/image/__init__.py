@@ -1,0 +1,1 @@
+"""A whole squashfs image: planned from its layers' blocks, written, compared."""

@@ -1,0 +1,1 @@
+"""Events, timing and traces of a pull."""
