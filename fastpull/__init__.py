@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fastpull.pipeline.report import PullReport
     from fastpull.pipeline.settings_check import check_settings
     from fastpull.registry.auth.keyring import CredentialLocation, CredentialSearch, Keyring
-    from fastpull.runtimes.base import Additions, File, Folder, OutputShape, RuntimeProfile
+    from fastpull.runtimes.base import AddedDirectory, AddedFile, Additions, OutputShape, RuntimeProfile
     from fastpull.runtimes.choose import RUNTIMES
     from fastpull.runtimes.edf import EnvironmentFile
     from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
@@ -89,9 +89,9 @@ _HOMES = {
     "EnrootSettings": "fastpull.runtimes.enroot_command",
     "EnrootUri": "fastpull.runtimes.enroot_command",
     "EnvironmentFile": "fastpull.runtimes.edf",
-    "File": "fastpull.runtimes.base",
+    "AddedFile": "fastpull.runtimes.base",
     "FinishedImage": "fastpull.cache.images.store",
-    "Folder": "fastpull.runtimes.base",
+    "AddedDirectory": "fastpull.runtimes.base",
     "OutputShape": "fastpull.runtimes.base",
     "Holder": "fastpull.cache.images.pins",
     "Image": "fastpull.oci.image",
@@ -145,6 +145,8 @@ __all__ = [
     "RUNTIMES",
     "SETTINGS",
     "Access",
+    "AddedDirectory",
+    "AddedFile",
     "Additions",
     "Bottleneck",
     "CacheManager",
@@ -162,9 +164,7 @@ __all__ = [
     "EnrootSettings",
     "EnrootUri",
     "EnvironmentFile",
-    "File",
     "FinishedImage",
-    "Folder",
     "Holder",
     "Image",
     "ImageConfig",

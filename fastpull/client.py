@@ -218,10 +218,10 @@ class Client:
 
         if isinstance(output, str | os.PathLike):
             output = sink_for(output, settings=self.settings)
-        asked = (*(output.recipe.dialects if isinstance(output, Squashfs) else ()), *runtimes)
-        dialects = profiles_for(asked)
-        sink, meter = shaped(output, dialects), PullTimer(trace)
-        # of dialects that are the caller's own nobody knows what they add, so that nothing can be kept of them
+        asked = (*(output.recipe.runtimes if isinstance(output, Squashfs) else ()), *runtimes)
+        profiles = profiles_for(asked)
+        sink, meter = shaped(output, profiles), PullTimer(trace)
+        # of profiles that are the caller's own nobody knows what they add, so that nothing can be kept of them
         is_known = all(isinstance(runtime, str) for runtime in asked)
         image = await self._opener.with_scheme(image) if isinstance(image, str) else image
         self._check_policy(image if isinstance(image, str) else image.source)
@@ -230,16 +230,16 @@ class Client:
             report: PullReport | None = None
             if is_known and self._cluster is None:  # nodes that make an output together need each of them
                 resolve = partial(self._resolved, image, platform, meter)
-                report = await find_unchanged(sink, dialects, resolve, self._files, self._on_event)
+                report = await find_unchanged(sink, profiles, resolve, self._files, self._on_event)
             if report is None:
                 async with self._recorded(sink), self._begun(sink, meter, keep_out):
                     image = await self._resolved(image, platform, meter)
-                    set_identity(sink, image, dialects if is_known else None)
+                    set_identity(sink, image, profiles if is_known else None)
                     if isinstance(sink, Squashfs) and is_known:
-                        recipe = replace(sink.recipe, dialects=tuple(sorted(dialect.name for dialect in dialects)))
+                        recipe = replace(sink.recipe, runtimes=tuple(sorted(profile.name for profile in profiles)))
                         report = await self._take(image, sink, recipe, meter)
                     if report is None:
-                        report = await self._run(image, sink, meter, dialects)
+                        report = await self._run(image, sink, meter, profiles)
             await write_digest(report.image.digest)
             return report
 
@@ -310,12 +310,12 @@ class Client:
             from fastpull.sinks.squashfs.image.image_writer import SquashfsReport  # noqa: PLC0415
             from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
 
-            sink, dialects = Squashfs(path, force=True, recipe=recipe), profiles_for(recipe.dialects)
-            if shaped(sink, dialects) is not sink:
-                raise InvalidSetting(", ".join(recipe.dialects), "this is more than one file, pull it")
+            sink, profiles = Squashfs(path, force=True, recipe=recipe), profiles_for(recipe.runtimes)
+            if shaped(sink, profiles) is not sink:
+                raise InvalidSetting(", ".join(recipe.runtimes), "this is more than one file, pull it")
             async with self._begun(sink, meter):
-                set_identity(sink, image, dialects)
-                report = await self._run(image, sink, meter, dialects)
+                set_identity(sink, image, profiles)
+                report = await self._run(image, sink, meter, profiles)
             assert isinstance(report.output, SquashfsReport)
             return {
                 **report.output.facts(),
@@ -374,16 +374,16 @@ class Client:
         maker = None if is_trusted else os.geteuid()
         return ImageKey(image.digest, str(image.platform), recipe.facts(image.source), maker)
 
-    async def _run(self, image: Image, sink: Sink, meter: PullTimer, dialects: Sequence[RuntimeProfile]) -> PullReport:
+    async def _run(self, image: Image, sink: Sink, meter: PullTimer, profiles: Sequence[RuntimeProfile]) -> PullReport:
         from fastpull.pipeline.pull import Pull  # noqa: PLC0415  # see `_workshop`
 
         source, workshop = self._source(image.source), self._workshop
         if self._cluster is None:
-            return await Pull(image, source, sink, workshop, meter, dialects).run()
+            return await Pull(image, source, sink, workshop, meter, profiles).run()
         from fastpull.pipeline.distributed import DistributedBuilder  # noqa: PLC0415  # few need it
 
         share = partial(DistributedBuilder.begin, image, source, sink, workshop.files)
-        return await Pull(image, source, sink, workshop, meter, dialects, share).run()
+        return await Pull(image, source, sink, workshop, meter, profiles, share).run()
 
     @contextlib.asynccontextmanager
     async def _recorded(self, sink: Sink) -> AsyncIterator[None]:

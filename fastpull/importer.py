@@ -96,4 +96,4 @@ class Importer:
     def _recipe(self) -> Recipe:
         from fastpull.sinks.squashfs.recipe import Recipe  # noqa: PLC0415  # `release` does not need it
 
-        return Recipe.of(self._settings.compression, self._settings.block_size, dialects=("enroot",))
+        return Recipe.of(self._settings.compression, self._settings.block_size, runtimes=("enroot",))

@@ -56,7 +56,7 @@ class Pull:
         sink: begun already.
         workshop: to work in.
         meter: counts where the time goes.
-        dialects: of the runtimes that the output is for.
+        profiles: of the runtimes that the output is for.
         share: finds out whether the work is shared with other nodes; gets the numbers of the layers, the largest first.
 
     Raises:
@@ -70,11 +70,11 @@ class Pull:
         sink: Sink,
         workshop: PullContext,
         meter: PullTimer,
-        dialects: Sequence[RuntimeProfile] = (),
+        profiles: Sequence[RuntimeProfile] = (),
         share: Callable[[Sequence[int]], Awaitable[DistributedBuilder | None]] = _alone,
     ) -> None:
         self._image = image
-        self._dressing = RuntimeLayer(image, dialects)
+        self._dressing = RuntimeLayer(image, profiles)
         self._sink = sink
         self._workshop = workshop
         self._meter = meter

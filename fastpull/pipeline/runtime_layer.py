@@ -2,7 +2,7 @@
 
 ::
 
-    tree of the image ─ files that dialects ask for ─> wishes ─ compose ─> a layer ─> sink, and over the tree
+    tree of the image ─ files that profiles ask for ─> wishes ─ compose ─> a layer ─> sink, and over the tree
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fastpull.layers.merge import overlay
 from fastpull.layers.tree import DirectoryNode
 from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
-from fastpull.runtimes.compose import beside, compose
+from fastpull.runtimes.compose import compose, sidecars_of
 from fastpull.runtimes.volumes import resolve_volumes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ReadFile: TypeAlias = "Callable[[Origin, int], Awaitable[bytes]]"
 
-_MAX_FILE = 4 << 20  # of what a dialect reads: the users of a large site are some hundred KiB
+_MAX_FILE = 4 << 20  # of what a profile reads: the users of a large site are some hundred KiB
 
 
 class RuntimeLayer:
@@ -37,24 +37,24 @@ class RuntimeLayer:
 
     Args:
         image: with its config.
-        dialects: of the runtimes.
+        profiles: of the runtimes.
 
     Raises:
         MalformedDocument: the config says something that cannot be.
     """
 
-    def __init__(self, image: Image, dialects: Sequence[RuntimeProfile]) -> None:
+    def __init__(self, image: Image, profiles: Sequence[RuntimeProfile]) -> None:
         self._image = image
-        self._dialects = dialects
-        self._reads = {dialect.name: dialect.reads(image) for dialect in dialects}
+        self._profiles = profiles
+        self._reads = {profile.name: profile.required_files(image) for profile in profiles}
         self._wishes: list[tuple[RuntimeProfile, Additions]] = []
         self._volume_warnings: list[str] = []
 
     def __bool__(self) -> bool:
-        return bool(self._dialects)
+        return bool(self._profiles)
 
     async def look(self, tree: Tree, read: ReadFile) -> None:
-        """Reads what the dialects have to see, and asks them what they want.
+        """Reads what the profiles have to see, and asks them what they want.
 
         Args:
             tree: of the image.
@@ -77,7 +77,7 @@ class RuntimeLayer:
                 )
             files[path] = await read(node, size) if size else b""
         image, self._volume_warnings = resolve_volumes(self._image, tree)
-        self._wishes = [(dialect, dialect.additions(image, files)) for dialect in self._dialects]
+        self._wishes = [(profile, profile.additions(image, files)) for profile in self._profiles]
 
     @property
     def warnings(self) -> list[str]:
@@ -93,13 +93,13 @@ class RuntimeLayer:
             sink: that has all layers of the image.
 
         Raises:
-            InvalidSetting: two dialects want different things at one place.
+            InvalidSetting: two profiles want different things at one place.
             LayerError: the image has something else where a directory has to be.
             OutputError: the layer cannot be written.
         """
-        if any(dialect.has_one_owner for dialect in self._dialects):
+        if any(profile.has_one_owner for profile in self._profiles):
             tree.indexes = tuple(index.owned_by_one() for index in tree.indexes)
-        names = ", ".join(dialect.name for dialect in self._dialects)
+        names = ", ".join(profile.name for profile in self._profiles)
         subject, number = f"what {names} adds to {self._image.source}", len(tree.indexes)
         content = archive(compose(tree, self._wishes, max(0, self._image.config.created_seconds), subject))
         scanner = LayerScanner(subject)
@@ -112,8 +112,8 @@ class RuntimeLayer:
             writer.close()
         digest = Digest.of(content)
         overlay(tree, scanner.index(digest, digest, len(content)))
-        files = beside(self._wishes)
+        files = sidecars_of(self._wishes)
         if files:
-            if not hasattr(sink, "put_beside"):
+            if not hasattr(sink, "set_sidecars"):
                 raise InvalidSetting(names, "this sink takes nothing beside the root filesystem")
-            sink.put_beside(files)
+            sink.set_sidecars(files)

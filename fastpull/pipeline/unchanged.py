@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 async def find_unchanged(
     sink: Sink,
-    dialects: Sequence[RuntimeProfile],
+    profiles: Sequence[RuntimeProfile],
     resolve: Callable[[], Awaitable[Image]],
     executor: Executor,
     on_event: OnEvent,
@@ -30,7 +30,7 @@ async def find_unchanged(
 
     Args:
         sink: that would make it; not begun.
-        dialects: of the runtimes that it is for, all fastpull's own.
+        profiles: of the runtimes that it is for, all fastpull's own.
         resolve: finds the image; called only where there is an output that tells what it is.
         executor: for blocking calls.
         on_event: told if it is there.
@@ -47,7 +47,7 @@ async def find_unchanged(
     if marker is None:
         return None
     image = await resolve()
-    identity = OutputIdentity.of(image, sink.recipe_facts(), [dialect.name for dialect in dialects])
+    identity = OutputIdentity.of(image, sink.recipe_facts(), [profile.name for profile in profiles])
     if marker.identity != identity:
         is_same_image = marker.identity.image == identity.image
         what = "this image, made in another way," if is_same_image else f"another image ({marker.identity.image})"
@@ -56,14 +56,14 @@ async def find_unchanged(
     return PullReport.of_unchanged(image, SinkReport(sink.path, marker.inodes))
 
 
-def set_identity(sink: Sink, image: Image, dialects: Sequence[RuntimeProfile] | None) -> None:
+def set_identity(sink: Sink, image: Image, profiles: Sequence[RuntimeProfile] | None) -> None:
     """Tells a sink what its output will be.
 
     Args:
         sink: not committed yet.
         image: that it is made of.
-        dialects: of the runtimes that it is for; None if one of them is the caller's own.
+        profiles: of the runtimes that it is for; None if one of them is the caller's own.
     """
     if isinstance(sink, MarkedSink):
-        names = None if dialects is None else [dialect.name for dialect in dialects]
+        names = None if profiles is None else [profile.name for profile in profiles]
         sink.set_identity(OutputIdentity.of(image, sink.recipe_facts(), names))

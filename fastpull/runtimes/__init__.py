@@ -1,1 +1,1 @@
-"""What runtimes expect in, or beside, a root filesystem: a dialect is one module, without I/O."""
+"""What runtimes expect in, or beside, a root filesystem: a profile is one module, without I/O."""

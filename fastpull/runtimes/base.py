@@ -1,4 +1,4 @@
-"""What a dialect is: it looks at an image's config, and says what its runtime wants to find."""
+"""Runtime profiles: what a container runtime needs in a root filesystem, or beside it, to start an image."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
 
-Files: TypeAlias = Mapping[bytes, bytes | None]
-"""Files of the image by path, as a process in it would open them; None for what is no file."""
+ImageFiles: TypeAlias = Mapping[bytes, bytes | None]
+"""Content of files of the image by path, with symbolic links resolved inside the image; None for a missing file."""
 
 
 class OutputShape(Enum):
-    """Where the root filesystem is in what a runtime takes."""
+    """Where the root filesystem is in the output for a runtime."""
 
-    NONE = "none"
-    """It is the output."""
-    FOLDER = "folder"
-    """It is the directory ``rootfs`` in the output; files may be beside it."""
-    PAIR = "pair"
-    """It is the output, a file; files of the same name but for the ending may be beside it."""
+    ROOTFS = "rootfs"
+    """The output is the root filesystem."""
+    BUNDLE = "bundle"
+    """The root filesystem is the directory ``rootfs`` in the output; sidecar files are beside it."""
+    SIDECARS = "sidecars"
+    """The output is one file; sidecar files beside it have the same name with other endings."""
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """A small file that a runtime wants.
+class AddedFile:
+    """A small file to add to the root filesystem.
 
     Attributes:
-        path: from the root; symbolic links on the way are followed inside the root.
-        content: of it.
-        replace: whether it takes the place of what is there, directories included, or only fills a gap.
+        path: path from the root; symbolic links on the way are resolved inside the root.
+        content: content of the file.
+        replace: whether the file replaces what the image has at the path, also a directory.
     """
 
     path: bytes
@@ -41,72 +41,73 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """A directory that a runtime wants; one that is there is left as it is.
+class AddedDirectory:
+    """A directory to add to the root filesystem; an existing one stays unchanged.
 
     Attributes:
-        path: from the root; symbolic links are followed inside the root.
-        what: it is, for messages.
-        mode: of the directory, if it has to be made.
-        is_mount_point: whatever is there will do, also a link that leads nowhere before something is mounted.
+        path: path from the root; symbolic links are resolved inside the root.
+        purpose: what the directory is for, in messages.
+        mode: mode of a directory that is created.
+        is_mount_point: whether anything at the path will do, also a broken symbolic link.
     """
 
     path: bytes
-    what: str
+    purpose: str
     mode: int = 0o755
     is_mount_point: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """What a dialect makes of an image.
+    """What a runtime profile adds to an image.
 
     Attributes:
         inside: files and directories in the root filesystem.
-        hidden: directories of the image, by path without links, whose content is left out.
-        beside: files beside the root filesystem, by name; for a `OutputShape.PAIR` by ending.
-        warnings: what the runtime will not do as the image says, a sentence each.
+        hidden: directories of the image whose content is left out, by path without symbolic links.
+        sidecars: name and content of files beside the root filesystem; for `OutputShape.SIDECARS`, the ending and
+            content.
+        warnings: differences between the image's config and what the runtime will do, one sentence each.
     """
 
-    inside: tuple[File | Folder, ...] = ()
+    inside: tuple[AddedFile | AddedDirectory, ...] = ()
     hidden: tuple[bytes, ...] = ()
-    beside: tuple[tuple[str, bytes], ...] = ()
+    sidecars: tuple[tuple[str, bytes], ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 class RuntimeProfile(Protocol):
-    """One runtime's wishes. Its methods are pure."""
+    """The requirements of one runtime. All methods are pure."""
 
     @property
     def name(self) -> str:
-        """As users type it."""
+        """The name for ``--for``."""
 
     @property
-    def frame(self) -> OutputShape:
+    def output_shape(self) -> OutputShape:
         """Where the root filesystem is in the output."""
 
     @property
-    def companions(self) -> tuple[str, ...]:
-        """The names, for a `OutputShape.PAIR` the endings, of all files that `Additions.beside` will have."""
+    def sidecar_names(self) -> tuple[str, ...]:
+        """The names of all files in `Additions.sidecars`; for `OutputShape.SIDECARS`, their endings."""
 
     @property
     def has_one_owner(self) -> bool:
-        """Whether everything in the root filesystem belongs to whoever starts it."""
+        """Whether everything in the root filesystem belongs to the user that starts the container."""
 
-    def reads(self, image: Image, /) -> tuple[bytes, ...]:
-        """Files of the image, by path, that `additions` has to see.
+    def required_files(self, image: Image, /) -> tuple[bytes, ...]:
+        """Return the paths of the files of the image that `additions` needs.
 
         Raises:
-            MalformedDocument: the config says something that cannot be; nothing was downloaded yet.
+            MalformedDocument: the image's config is invalid; nothing has been downloaded yet.
         """
 
-    def additions(self, image: Image, files: Files, /) -> Additions:
-        """What the runtime wants.
+    def additions(self, image: Image, files: ImageFiles, /) -> Additions:
+        """Return what the profile adds to the image.
 
         Args:
-            image: with its config, whose volumes are where they are in the image, without links on the way.
-            files: what `reads` asked for.
+            image: image with its config; its volumes are resolved inside the image.
+            files: the files that `required_files` returned.
 
         Raises:
-            MalformedDocument: the config says something that cannot be.
+            MalformedDocument: the image's config is invalid.
         """

@@ -12,7 +12,7 @@ import pwd
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from fastpull.runtimes.base import Additions, Files, OutputShape
+from fastpull.runtimes.base import Additions, ImageFiles, OutputShape
 from fastpull.runtimes.execution import Execution
 from fastpull.runtimes.plain import working_directory
 from fastpull.runtimes.text import listed, shown
@@ -107,16 +107,16 @@ class Bundle:
 
     caller: Caller = field(default_factory=Caller.of_process)
     name = "bundle"
-    frame = OutputShape.FOLDER
-    companions = ("config.json",)
+    output_shape = OutputShape.BUNDLE
+    sidecar_names = ("config.json",)
     has_one_owner = False
 
-    def reads(self, image: Image, /) -> tuple[bytes, ...]:
+    def required_files(self, image: Image, /) -> tuple[bytes, ...]:
         """See `fastpull.runtimes.base.RuntimeProfile`."""
         Execution.of(image)
         return files_for(image)
 
-    def additions(self, image: Image, files: Files, /) -> Additions:
+    def additions(self, image: Image, files: ImageFiles, /) -> Additions:
         """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution, user = Execution.of(image), find_user(image, files)
         warnings = list(execution.warnings)
@@ -143,7 +143,9 @@ class Bundle:
         config["mounts"] += volumes
         config["annotations"] = annotations
         content = json.dumps(config, indent=2).encode() + b"\n"
-        return Additions((working_directory(execution),), beside=(("config.json", content),), warnings=tuple(warnings))
+        return Additions(
+            (working_directory(execution),), sidecars=(("config.json", content),), warnings=tuple(warnings)
+        )
 
     def _can_be(self, user: ProcessUser) -> bool:
         uids, gids = self.caller.subordinate_uids, self.caller.subordinate_gids

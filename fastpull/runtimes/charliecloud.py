@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING
 
 from fastpull.oci.json import JsonDocument
-from fastpull.runtimes.base import Additions, File, Files, Folder
+from fastpull.runtimes.base import AddedDirectory, AddedFile, Additions, ImageFiles
 from fastpull.runtimes.execution import Execution, FromConfig
 from fastpull.runtimes.text import listed, split_lines
 
@@ -28,22 +28,22 @@ class Charliecloud(FromConfig):
 
     name = "charliecloud"
 
-    def additions(self, image: Image, _files: Files, /) -> Additions:
+    def additions(self, image: Image, _files: ImageFiles, /) -> Additions:
         """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution = Execution.of(image)
         lines, left_out = split_lines(f"{name}={_quoted(value)}" for name, value in sorted(execution.env))
         environment = "".join(line + "\n" for line in lines)
-        inside: list[File | Folder] = [
+        inside: list[AddedFile | AddedDirectory] = [
             *(
-                Folder(name.encode(), "a mount point", 0o1777 if name == "tmp" else 0o755, is_mount_point=True)
+                AddedDirectory(name.encode(), "a mount point", 0o1777 if name == "tmp" else 0o755, is_mount_point=True)
                 for name in _DIRECTORIES
             ),
-            File(b"etc/hosts", b"", replace=False),
-            File(b"etc/resolv.conf", b"", replace=False),
-            File(b"ch/environment", environment.encode()),
-            File(b"ch/metadata.json", _metadata(image, execution)),
-            Folder(execution.working_dir.encode(), "the working directory"),
-            *(Folder(volume.encode(), "a volume") for volume in execution.volumes),
+            AddedFile(b"etc/hosts", b"", replace=False),
+            AddedFile(b"etc/resolv.conf", b"", replace=False),
+            AddedFile(b"ch/environment", environment.encode()),
+            AddedFile(b"ch/metadata.json", _metadata(image, execution)),
+            AddedDirectory(execution.working_dir.encode(), "the working directory"),
+            *(AddedDirectory(volume.encode(), "a volume") for volume in execution.volumes),
         ]
         warnings = list(execution.warnings)
         if left_out:

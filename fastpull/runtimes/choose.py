@@ -1,4 +1,4 @@
-"""From names to dialects."""
+"""From names to profiles."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ _MAKERS: dict[str, Callable[[], RuntimeProfile]] = {
 }
 
 RUNTIMES = tuple(_MAKERS)
-"""The names of the dialects that there are."""
+"""The names of the profiles that there are."""
 
 
 def profiles_for(names: Iterable[str | RuntimeProfile]) -> tuple[RuntimeProfile, ...]:
-    """Makes dialects of their names; each counts once.
+    """Makes profiles of their names; each counts once.
 
     Raises:
         InvalidSetting: there is none of a name, or two that do not fit into one output.
     """
-    dialects: dict[str, RuntimeProfile] = {}
+    profiles: dict[str, RuntimeProfile] = {}
     for name in names:
         if not isinstance(name, str):
-            dialects[name.name] = name
+            profiles[name.name] = name
         elif name in _MAKERS:
-            dialects[name] = _MAKERS[name]()
+            profiles[name] = _MAKERS[name]()
         else:
             raise InvalidSetting(name, f"no such runtime, it is one of {', '.join(RUNTIMES)}")
-    frames = [dialect.name for dialect in dialects.values() if dialect.frame is not OutputShape.NONE]
+    frames = [profile.name for profile in profiles.values() if profile.output_shape is not OutputShape.ROOTFS]
     if len(frames) > 1:
         raise InvalidSetting(", ".join(frames), "these want different kinds of output, make one for each")
-    return tuple(dialects.values())
+    return tuple(profiles.values())
 
 
-def shape_of(dialects: Iterable[RuntimeProfile]) -> OutputShape:
+def shape_of(profiles: Iterable[RuntimeProfile]) -> OutputShape:
     """Where the root filesystem is in an output for these."""
-    return next((dialect.frame for dialect in dialects if dialect.frame is not OutputShape.NONE), OutputShape.NONE)
+    return next(
+        (profile.output_shape for profile in profiles if profile.output_shape is not OutputShape.ROOTFS),
+        OutputShape.ROOTFS,
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidInput
 from fastpull.oci.reference import Reference
-from fastpull.runtimes.base import Additions, File, Files, Folder
+from fastpull.runtimes.base import AddedDirectory, AddedFile, Additions, ImageFiles
 from fastpull.runtimes.execution import Execution, FromConfig
 from fastpull.runtimes.text import as_one_line, listed, split_lines
 
@@ -35,7 +35,7 @@ class Enroot(FromConfig):
     name = "enroot"
     has_one_owner = True
 
-    def additions(self, image: Image, _files: Files, /) -> Additions:
+    def additions(self, image: Image, _files: ImageFiles, /) -> Additions:
         """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution = Execution.of(image)
         fstab = "".join(
@@ -45,11 +45,11 @@ class Enroot(FromConfig):
         variables, left_out = split_lines(image.config.env)
         environment = "".join(line + "\n" for line in variables)
         inside = (
-            File(b"etc/fstab", fstab.encode()),
-            File(b"etc/environment", environment.encode()),
-            File(b"etc/rc", _rc(image, execution).encode()),
-            File(b"etc/rc.local", _RC_LOCAL),
-            Folder(execution.working_dir.encode(), "the working directory"),
+            AddedFile(b"etc/fstab", fstab.encode()),
+            AddedFile(b"etc/environment", environment.encode()),
+            AddedFile(b"etc/rc", _rc(image, execution).encode()),
+            AddedFile(b"etc/rc.local", _RC_LOCAL),
+            AddedDirectory(execution.working_dir.encode(), "the working directory"),
         )
         return Additions(inside, hidden=(b"dev",), warnings=(*_warnings(execution, left_out), *execution.warnings))
 

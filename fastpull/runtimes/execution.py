@@ -79,13 +79,13 @@ class Execution:
 
 
 class FromConfig:
-    """What dialects have in common that see nothing of an image but its config."""
+    """What profiles have in common that see nothing of an image but its config."""
 
-    frame = OutputShape.NONE
-    companions: tuple[str, ...] = ()
+    output_shape = OutputShape.ROOTFS
+    sidecar_names: tuple[str, ...] = ()
     has_one_owner = False
 
-    def reads(self, image: Image, /) -> tuple[bytes, ...]:
+    def required_files(self, image: Image, /) -> tuple[bytes, ...]:
         """See `fastpull.runtimes.base.RuntimeProfile`."""
         Execution.of(image)
         return ()

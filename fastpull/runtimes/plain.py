@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastpull.runtimes.base import Additions, Files, Folder
+from fastpull.runtimes.base import AddedDirectory, Additions, ImageFiles
 from fastpull.runtimes.execution import Execution, FromConfig
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
 
 MOUNT_POINTS = (
-    Folder(b"dev", "a mount point", is_mount_point=True),
-    Folder(b"proc", "a mount point", is_mount_point=True),
-    Folder(b"run", "a mount point", is_mount_point=True),
-    Folder(b"sys", "a mount point", is_mount_point=True),
-    Folder(b"tmp", "a mount point", mode=0o1777, is_mount_point=True),
+    AddedDirectory(b"dev", "a mount point", is_mount_point=True),
+    AddedDirectory(b"proc", "a mount point", is_mount_point=True),
+    AddedDirectory(b"run", "a mount point", is_mount_point=True),
+    AddedDirectory(b"sys", "a mount point", is_mount_point=True),
+    AddedDirectory(b"tmp", "a mount point", mode=0o1777, is_mount_point=True),
 )
 """What every runtime mounts something on."""
 
 
-def working_directory(execution: Execution) -> Folder:
+def working_directory(execution: Execution) -> AddedDirectory:
     """The directory that an image's process begins in."""
-    return Folder(execution.working_dir.encode(), "the working directory")
+    return AddedDirectory(execution.working_dir.encode(), "the working directory")
 
 
 class Plain(FromConfig):
@@ -34,6 +34,6 @@ class Plain(FromConfig):
 
     name = "plain"
 
-    def additions(self, image: Image, _files: Files, /) -> Additions:
+    def additions(self, image: Image, _files: ImageFiles, /) -> Additions:
         """See `fastpull.runtimes.base.RuntimeProfile`."""
         return Additions((*MOUNT_POINTS, working_directory(Execution.of(image))))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastpull.runtimes.base import Additions, Files, OutputShape
+from fastpull.runtimes.base import Additions, ImageFiles, OutputShape
 from fastpull.runtimes.execution import Execution, FromConfig
 from fastpull.runtimes.plain import MOUNT_POINTS, working_directory
 from fastpull.runtimes.text import is_one_line, listed, split_lines
@@ -20,11 +20,11 @@ class Shifter(FromConfig):
     """The text file with entrypoint, command, working directory, user and environment."""
 
     name = "shifter"
-    frame = OutputShape.PAIR
-    companions = (".meta",)
+    output_shape = OutputShape.SIDECARS
+    sidecar_names = (".meta",)
     has_one_owner = True
 
-    def additions(self, image: Image, _files: Files, /) -> Additions:
+    def additions(self, image: Image, _files: ImageFiles, /) -> Additions:
         """See `fastpull.runtimes.base.RuntimeProfile`."""
         execution, config = Execution.of(image), image.config
         lines, warnings = ["FORMAT: squashfs"], []
@@ -43,5 +43,5 @@ class Shifter(FromConfig):
             warnings.append(f"the .meta file takes a variable only in one line, left out: {listed(left_out)}")
         meta = "".join(line + "\n" for line in lines).encode()
         return Additions(
-            (*MOUNT_POINTS, working_directory(execution)), beside=((".meta", meta),), warnings=tuple(warnings)
+            (*MOUNT_POINTS, working_directory(execution)), sidecars=((".meta", meta),), warnings=tuple(warnings)
         )

@@ -13,7 +13,7 @@ from fastpull.runtimes.execution import refuse
 
 if TYPE_CHECKING:
     from fastpull.oci.image import Image
-    from fastpull.runtimes.base import Files
+    from fastpull.runtimes.base import ImageFiles
 
 PASSWD, GROUP = b"etc/passwd", b"etc/group"
 _MAX_ID = (1 << 32) - 2  # the last one means "no change" to the system
@@ -38,7 +38,7 @@ def files_for(image: Image) -> tuple[bytes, ...]:
     return (PASSWD, GROUP) if image.config.user else ()
 
 
-def find_user(image: Image, files: Files) -> ProcessUser:
+def find_user(image: Image, files: ImageFiles) -> ProcessUser:
     """Looks an image's user up: ``USER``, ``USER:GROUP``, each as name or number; nobody named is root.
 
     A number counts as it is, and needs no line in ``/etc/passwd``; if it has one, that gives the group. Only a user

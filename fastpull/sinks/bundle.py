@@ -32,34 +32,34 @@ ROOTFS = "rootfs"
 class ShapedSink(Sink, Protocol):
     """A sink that takes files to be beside its root filesystem."""
 
-    def put_beside(self, files: Mapping[str, bytes], /) -> None:
+    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
         """Takes the files, by name or by ending; to be called before `commit`."""
 
 
-def shaped(sink: Sink, dialects: Sequence[RuntimeProfile]) -> Sink:
+def shaped(sink: Sink, profiles: Sequence[RuntimeProfile]) -> Sink:
     """Puts around a sink what runtimes want to have around a root filesystem.
 
     Args:
         sink: as the caller made it.
-        dialects: of the runtimes.
+        profiles: of the runtimes.
 
     Raises:
         InvalidSetting: this kind of sink is of no use to a runtime.
     """
-    names = ", ".join(dialect.name for dialect in dialects)
-    if any(dialect.has_one_owner for dialect in dialects) and isinstance(sink, Directory):
+    names = ", ".join(profile.name for profile in profiles)
+    if any(profile.has_one_owner for profile in profiles) and isinstance(sink, Directory):
         if sink.owner == "keep":
             raise InvalidSetting("keep", f"for {names} everything has one owner, leave --owner out")
         sink = sink.at(sink.path, owner="me")
-    match shape_of(dialects):
-        case OutputShape.NONE:
+    match shape_of(profiles):
+        case OutputShape.ROOTFS:
             return sink
-        case OutputShape.FOLDER if isinstance(sink, Directory):
+        case OutputShape.BUNDLE if isinstance(sink, Directory):
             return BundleSink(sink)
-        case OutputShape.PAIR if isinstance(sink, Squashfs):
-            return SidecarSink(sink, [ending for dialect in dialects for ending in dialect.companions])
-        case frame:
-            kind = "a directory, such as NAME/" if frame is OutputShape.FOLDER else "a file such as ID.squashfs"
+        case OutputShape.SIDECARS if isinstance(sink, Squashfs):
+            return SidecarSink(sink, [ending for profile in profiles for ending in profile.sidecar_names])
+        case output_shape:
+            kind = "a directory, such as NAME/" if output_shape is OutputShape.BUNDLE else "a file such as ID.squashfs"
             raise InvalidSetting(str(getattr(sink, "path", sink)), f"the output for {names} has to be {kind}")
 
 
@@ -80,7 +80,7 @@ class BundleSink:
         self._sync = False
 
     def __repr__(self) -> str:
-        return f"<Enclosed {self.path!r}>"
+        return f"<BundleSink {self.path!r}>"
 
     def recipe_facts(self) -> dict[str, Any]:
         """See `fastpull.sinks.base.MarkedSink`."""
@@ -110,7 +110,7 @@ class BundleSink:
         """See `fastpull.sinks.base.Sink`."""
         return self._begun.layer(number, rank, entries, wanted)
 
-    def put_beside(self, files: Mapping[str, bytes], /) -> None:
+    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
         """See `ShapedSink`."""
         self._files = files
 
@@ -172,7 +172,7 @@ class SidecarSink:
         self._sync = False
 
     def __repr__(self) -> str:
-        return f"<Paired {self.path!r}>"
+        return f"<SidecarSink {self.path!r}>"
 
     def recipe_facts(self) -> dict[str, Any]:
         """See `fastpull.sinks.base.MarkedSink`."""
@@ -206,7 +206,7 @@ class SidecarSink:
         """See `fastpull.sinks.base.Sink`."""
         return self._sink.layer(number, rank, entries, wanted)
 
-    def put_beside(self, files: Mapping[str, bytes], /) -> None:
+    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
         """See `ShapedSink`."""
         self._files = files
 

@@ -14,7 +14,7 @@ from fastpull.errors import FastpullError, LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
 from fastpull.layers.tree import DirectoryNode, Origin, Tree
 from fastpull.pipeline.runtime_layer import RuntimeLayer
-from fastpull.runtimes.base import Additions, File, Files, Folder, OutputShape
+from fastpull.runtimes.base import AddedDirectory, AddedFile, Additions, ImageFiles, OutputShape
 from fastpull.runtimes.choose import profiles_for
 from fastpull.sinks.base import Sink
 from tests.hostile.recipe import AttackRecipe, RecipeRefused
@@ -26,22 +26,22 @@ _MAX_AIMS = 50
 
 
 class Aimed:
-    """A dialect that puts a file and a directory below each path of an image that is a link."""
+    """A profile that puts a file and a directory below each path of an image that is a link."""
 
     name = "aimed"
-    frame = OutputShape.NONE
-    companions = ()
+    output_shape = OutputShape.ROOTFS
+    sidecar_names = ()
     has_one_owner = False
 
     def __init__(self, links: list[bytes]) -> None:
         self._links = links
 
-    def reads(self, _image: object, /) -> tuple[bytes, ...]:
+    def required_files(self, _image: object, /) -> tuple[bytes, ...]:
         return tuple(link + b"/file" for link in self._links)
 
-    def additions(self, _image: object, _files: Files, /) -> Additions:
-        files = [File(link + b"/aimed-file", b"aimed") for link in self._links]
-        return Additions((*files, *(Folder(link + b"/aimed/folder", "it") for link in self._links)))
+    def additions(self, _image: object, _files: ImageFiles, /) -> Additions:
+        files = [AddedFile(link + b"/aimed-file", b"aimed") for link in self._links]
+        return Additions((*files, *(AddedDirectory(link + b"/aimed/folder", "it") for link in self._links)))
 
 
 def dress(tree: Tree, sink: Sink) -> None:
@@ -53,8 +53,8 @@ def dress(tree: Tree, sink: Sink) -> None:
 
     image = image_of(WorkingDir="/etc/../usr/./bin/../work", Env=["A=b"], Volumes={"/dev/shm/x": {}})
     for link in [*links, b""]:  # one at a time, since one that leads nowhere is refused
-        dialects = [*profiles_for(["charliecloud", "plain"]), Aimed([link] if link else [])]
-        dressing = RuntimeLayer(image, dialects)
+        profiles = [*profiles_for(["charliecloud", "plain"]), Aimed([link] if link else [])]
+        dressing = RuntimeLayer(image, profiles)
         asyncio.run(dressing.look(tree, read))
         try:
             dressing.apply(tree, sink)

@@ -1,4 +1,4 @@
-"""Images that exist only as configs, for dialects that need no more."""
+"""Images that exist only as configs, for profiles that need no more."""
 
 from __future__ import annotations
 

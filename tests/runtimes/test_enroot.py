@@ -14,7 +14,7 @@ import pytest
 import fastpull
 from fastpull.config.settings import Settings
 from fastpull.errors import InvalidReference, InvalidSetting, MalformedDocument
-from fastpull.runtimes.base import File
+from fastpull.runtimes.base import AddedFile
 from fastpull.runtimes.enroot import Enroot, quote
 from fastpull.runtimes.enroot_command import EnrootSettings, EnrootUri
 from tests.runtimes.configs import image_of
@@ -32,7 +32,7 @@ RC_LOCAL = """\
 
 def texts(**config: Any) -> dict[str, str]:
     additions = Enroot().additions(image_of(**config), {})
-    return {one.path.decode(): one.content.decode() for one in additions.inside if isinstance(one, File)}
+    return {one.path.decode(): one.content.decode() for one in additions.inside if isinstance(one, AddedFile)}
 
 
 def test_golden_texts_of_an_image_with_everything() -> None:
@@ -208,7 +208,7 @@ def test_what_enroot_cannot_express_is_told(config: dict[str, Any], words: str) 
 )
 def test_what_no_process_can_be_given_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(MalformedDocument):
-        Enroot().reads(image_of(**config))
+        Enroot().required_files(image_of(**config))
 
 
 # --- the image
@@ -347,7 +347,7 @@ async def test_import_and_digest_as_enroot_s_own_command(registry: FaultyRegistr
     assert "[WARN]" in ended.err
     again = await run("enroot", "import", uri, cache=cache, under=under)
     assert again.code == 31
-    assert again.err.splitlines()[-1] == f"[ERROR] File already exists: {where}/team+app+v1.sqsh"
+    assert again.err.splitlines()[-1] == f"[ERROR] AddedFile already exists: {where}/team+app+v1.sqsh"
     named = await run("enroot", "import", f"--output={tmp_path}/named.sqsh", uri, cache=cache, under=under)
     assert (named.code, (tmp_path / "named.sqsh").exists()) == (0, True)
     digest = await run("enroot", "digest", uri, cache=cache, under=under)

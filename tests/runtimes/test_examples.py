@@ -65,7 +65,7 @@ async def test_the_runtime_starts_an_image(registry: FaultyRegistry, tmp_path: P
     assert (missing.returncode, missing.stdout) == (11, "")
 
 
-async def test_the_dialect_of_the_library_s_page(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_the_profile_of_the_library_s_page(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     page = (ROOT / "docs/library.md").read_text()
     block = next(text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Stamped" in text)
     names: dict[str, Any] = {}

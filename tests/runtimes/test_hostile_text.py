@@ -1,4 +1,4 @@
-"""Hostile text of configs, in every place and for every dialect: no file says more than the image may say."""
+"""Hostile text of configs, in every place and for every profile: no file says more than the image may say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import fastpull
 from fastpull.config.settings import Settings
 from fastpull.errors import MalformedDocument
 from fastpull.oci.image import Image
-from fastpull.runtimes.base import Additions, File, Folder
+from fastpull.runtimes.base import AddedDirectory, AddedFile, Additions
 from fastpull.runtimes.bundle import Bundle, Caller
 from fastpull.runtimes.choose import RUNTIMES, profiles_for
 from fastpull.runtimes.text import as_one_line, is_one_line, is_plain_path
@@ -32,18 +32,18 @@ BINDING = ["none", "x-create=dir,bind,rw,nosuid,nodev"]
 
 
 def additions_of(name: str, image: Image) -> Additions | None:
-    """What a dialect makes of an image; None for one that it refuses as a whole."""
-    (dialect,) = (Bundle(Caller(0, 0)),) if name == "bundle" else profiles_for([name])
+    """What a profile makes of an image; None for one that it refuses as a whole."""
+    (profile,) = (Bundle(Caller(0, 0)),) if name == "bundle" else profiles_for([name])
     try:
-        dialect.reads(image)
-        return dialect.additions(image, {PASSWD: PASSWORDS, GROUP: b"root:x:0:\n"})
+        profile.required_files(image)
+        return profile.additions(image, {PASSWD: PASSWORDS, GROUP: b"root:x:0:\n"})
     except MalformedDocument:
         return None
 
 
 def files_of(additions: Additions) -> dict[str, bytes]:
-    inside = {one.path.decode(): one.content for one in additions.inside if isinstance(one, File)}
-    return {**inside, **dict(additions.beside)}
+    inside = {one.path.decode(): one.content for one in additions.inside if isinstance(one, AddedFile)}
+    return {**inside, **dict(additions.sidecars)}
 
 
 def is_volume(path: str) -> bool:
@@ -127,13 +127,13 @@ CHECKS: dict[str, Callable[[Image, dict[str, bytes]], None]] = {
 }
 
 
-def test_every_dialect_has_a_check() -> None:
+def test_every_profile_has_a_check() -> None:
     assert CHECKS.keys() == set(RUNTIMES)
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_file_of_a_dialect_says_more_than_the_image_may(place: str, text: str) -> None:
+def test_no_file_of_a_profile_says_more_than_the_image_may(place: str, text: str) -> None:
     image = image_of(**PLACES[place](HOSTILE[text]))
     for name, check in CHECKS.items():
         additions = additions_of(name, image)
@@ -141,7 +141,11 @@ def test_no_file_of_a_dialect_says_more_than_the_image_may(place: str, text: str
             assert (place in ("the user", "the group")) == (name == "bundle")
             continue
         check(image, files_of(additions))
-        folders = [one.path.decode() for one in additions.inside if isinstance(one, Folder) and one.what == "a volume"]
+        folders = [
+            one.path.decode()
+            for one in additions.inside
+            if isinstance(one, AddedDirectory) and one.purpose == "a volume"
+        ]
         assert all(map(is_volume, folders))
         for warning in additions.warnings:
             assert warning.isprintable(), warning

@@ -379,13 +379,13 @@ async def test_the_same_options_in_other_words_are_the_same(
     assert (len(names) == 1) == same
 
 
-async def test_source_date_epoch_codecs_writer_and_dialects_are_in_the_key(
+async def test_source_date_epoch_codecs_writer_and_profiles_are_in_the_key(
     registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Client(settings) as client:
         image = await client.resolve(publish(registry, *LAYERS))
     names = [client._key(image, fastpull.Recipe.of()).name]
-    names.append(client._key(image, replace(fastpull.Recipe.of(), dialects=("enroot",))).name)
+    names.append(client._key(image, replace(fastpull.Recipe.of(), runtimes=("enroot",))).name)
     with monkeypatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "77")
         names.append(client._key(image, fastpull.Recipe.of()).name)
@@ -442,14 +442,14 @@ async def test_who_changes_the_bytes_raises_the_writer_s_version(
 
 
 ADDED = {2: "807985e627e86c78ba6abc1afd3265f30568a127657181aa7ee77a6ae53ddb06"}
-"""By version of the writer, the digest of what dialects add to an image that is empty but for its config."""
+"""By version of the writer, the digest of what profiles add to an image that is empty but for its config."""
 
 
-def test_who_changes_what_dialects_add_raises_the_writer_s_version() -> None:
+def test_who_changes_what_profiles_add_raises_the_writer_s_version() -> None:
     image = image_of(Entrypoint=["/bin/app"], Env=["A=b"], WorkingDir="/srv", Volumes={"/data": {}}, Labels={"a": "b"})
     added = Digest.of(b"").hasher()
-    for dialect in profiles_for(["charliecloud", "enroot", "plain"]):
-        added.update(archive(compose(merge([]), [(dialect, dialect.additions(image, {}))], 5, "image")))
+    for profile in profiles_for(["charliecloud", "enroot", "plain"]):
+        added.update(archive(compose(merge([]), [(profile, profile.additions(image, {}))], 5, "image")))
     assert ADDED.get(WRITER_VERSION) == added.hexdigest(), "other bytes: raise WRITER_VERSION"
 
 
@@ -482,7 +482,7 @@ async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
 ) -> None:
     """The file ``/etc/rc`` tells where the image came from."""
     reference = publish(registry, *LAYERS)
-    recipe = fastpull.Recipe.of(dialects=("enroot",))
+    recipe = fastpull.Recipe.of(runtimes=("enroot",))
     async with Client(keeping) as client:
         image = await client.resolve(reference)
         by_tag, again, by_digest = [
@@ -492,7 +492,7 @@ async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
     assert by_tag.path == again.path != by_digest.path
 
 
-async def test_of_a_dialect_of_the_caller_s_own_nothing_is_kept(
+async def test_of_a_profile_of_the_caller_s_own_nothing_is_kept(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -521,7 +521,7 @@ async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
     reference = publish(registry, *LAYERS)
     async with Client(settings) as client:
         await client.pull(reference, tmp_path / "1.sqsh", runtimes=["enroot"])
-        sink = fastpull.Squashfs(tmp_path / "2.sqsh", recipe=fastpull.Recipe.of(dialects=("enroot",)))
+        sink = fastpull.Squashfs(tmp_path / "2.sqsh", recipe=fastpull.Recipe.of(runtimes=("enroot",)))
         await client.pull(reference, sink)
     assert (tmp_path / "1.sqsh").read_bytes() == (tmp_path / "2.sqsh").read_bytes()
 
@@ -533,7 +533,7 @@ async def test_what_is_no_single_file_cannot_be_finished(
     reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("7", "0")
     async with Client(settings) as client:
         with pytest.raises(InvalidSetting, match=runtime):
-            await client.finish(reference, fastpull.Recipe.of(dialects=(runtime,)), holder=holder)
+            await client.finish(reference, fastpull.Recipe.of(runtimes=(runtime,)), holder=holder)
     assert list(images.all()) == []
     assert Pins(CacheFiles(settings.cache)).held() == {}
 

@@ -318,18 +318,18 @@ async def test_bundles_and_files_beside_an_image_are_known(
 
 
 class Own:
-    """A dialect that is the caller's own."""
+    """A profile that is the caller's own."""
 
-    name, frame, companions, has_one_owner = "own", OutputShape.NONE, (), False
+    name, output_shape, sidecar_names, has_one_owner = "own", OutputShape.ROOTFS, (), False
 
-    def reads(self, image: fastpull.Image) -> tuple[()]:
+    def required_files(self, image: fastpull.Image) -> tuple[()]:
         return ()
 
     def additions(self, image: fastpull.Image, files: object) -> Additions:
         return Additions(())
 
 
-async def test_what_a_caller_s_own_dialect_has_made_is_made_again(
+async def test_what_a_caller_s_own_profile_has_made_is_made_again(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a")])

@@ -99,7 +99,7 @@ def test_the_command_line_uses_public_names_only(path: Path) -> None:
     assert {name for name in imports(path) if not name.startswith("fastpull.cli")} <= PUBLIC
 
 
-def test_dialects_know_neither_the_network_nor_the_cache_nor_sinks() -> None:
+def test_profiles_know_neither_the_network_nor_the_cache_nor_sinks() -> None:
     for path in (ROOT / "runtimes").glob("*.py"):
         rooms = {room_of(name) for name in imports(path)}
         assert rooms <= {"errors", "oci", "layers", "runtimes"}, path

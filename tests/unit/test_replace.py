@@ -106,7 +106,7 @@ def seen(path: Path | str, *keep_out: Path | str) -> Iterator[PresentOutput]:
     try:
         yield look(place, [str(other) for other in keep_out])
     finally:
-        os.close(place.folder_fd)
+        os.close(place.directory_fd)
 
 
 def protection(path: Path | str, *keep_out: Path | str) -> str:

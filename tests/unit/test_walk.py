@@ -44,11 +44,11 @@ def found(path: str | Path) -> tuple[str, str]:
     """Folder and name that a path leads to, by their own names."""
     place = find_place(os.fsencode(path))
     try:
-        folder = os.readlink(f"/proc/self/fd/{place.folder_fd}")
+        folder = os.readlink(f"/proc/self/fd/{place.directory_fd}")
         assert os.fsencode(os.path.join(folder, os.fsdecode(place.name))) == place.path
         return folder, os.fsdecode(place.name)
     finally:
-        os.close(place.folder_fd)
+        os.close(place.directory_fd)
 
 
 def test_a_path_leads_where_the_system_would_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +88,8 @@ def test_the_link_of_a_descriptor_leads_to_what_is_open(tmp_path: Path) -> None:
         (tmp_path / "before").rename(tmp_path / "after")
         (tmp_path / "before").mkdir()
         place = find_place(os.fsencode(f"/proc/self/fd/{fd}/out"))
-        assert os.path.samestat(os.fstat(place.folder_fd), os.stat(tmp_path / "after"))
-        os.close(place.folder_fd)
+        assert os.path.samestat(os.fstat(place.directory_fd), os.stat(tmp_path / "after"))
+        os.close(place.directory_fd)
     finally:
         os.close(fd)
 
@@ -101,7 +101,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     for path in ("file/x", "loop", "no/x", "loop/x"):
         with pytest.raises(OSError, match="."):
             find_place(os.fsencode(tmp_path / path))
-    os.close(find_place(os.fsencode(tmp_path / "x")).folder_fd)
+    os.close(find_place(os.fsencode(tmp_path / "x")).directory_fd)
     assert os.listdir("/proc/self/fd") == before
 
 

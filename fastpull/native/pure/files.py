@@ -15,7 +15,7 @@ _PATH, _SPOOL = 1, 2
 _MAX_DEPTH = 64
 _TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileWriter:
@@ -94,7 +94,7 @@ class FileWriter:
             for parent in parents:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(parent, 0o700, dir_fd=folder)
-                below = os.open(parent, _FOLDER, dir_fd=folder)
+                below = os.open(parent, _DIRECTORY_FLAGS, dir_fd=folder)
                 os.close(folder)
                 folder = below
             return os.open(name, _NEW, 0o600, dir_fd=folder)

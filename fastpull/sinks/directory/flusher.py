@@ -6,7 +6,7 @@ import os
 import threading
 
 from fastpull.native import sync_filesystem
-from fastpull.sinks.output.paths import FOLDER
+from fastpull.sinks.output.paths import DIRECTORY_FLAGS
 
 PAUSE_SECONDS = 0.5
 
@@ -22,7 +22,7 @@ class Flusher:
 
     def __init__(self, folder: int) -> None:
         # opened anew: an error of writing back is told to each opened file once, and who publishes has to hear of it
-        self._fd = os.open(".", FOLDER, dir_fd=folder)
+        self._fd = os.open(".", DIRECTORY_FLAGS, dir_fd=folder)
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="fastpull-flusher", daemon=True).start()
 

@@ -25,7 +25,7 @@ from fastpull.sinks.directory.flusher import Flusher
 from fastpull.sinks.directory.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.output.destination import free_space
 from fastpull.sinks.output.marker import Label, write_marker
-from fastpull.sinks.output.paths import FOLDER, move_file, opened, raise_errno, remove_file, spool_name
+from fastpull.sinks.output.paths import DIRECTORY_FLAGS, move_file, opened, raise_errno, remove_file, spool_name
 from fastpull.sinks.output.replace import ReplaceRules
 from fastpull.sinks.output.staging import Staging, output_errors
 from fastpull.sinks.tar.stream import copied_file
@@ -298,7 +298,7 @@ class _Commit:
             if isinstance(child, TreeDirectory):
                 if not present.get(name):
                     os.mkdir(name, 0o700, dir_fd=fd)
-                inner = os.open(name, FOLDER, dir_fd=fd)
+                inner = os.open(name, DIRECTORY_FLAGS, dir_fd=fd)
                 try:
                     self._build(inner, child)
                 finally:

@@ -63,15 +63,15 @@ class Destination:
             return None  # why, is said by who wants to make the output
         fd = -1
         try:
-            mode = os.stat(place.name, dir_fd=place.folder_fd, follow_symlinks=False).st_mode
+            mode = os.stat(place.name, dir_fd=place.directory_fd, follow_symlinks=False).st_mode
             if not is_kind(mode):
                 return None
-            fd = os.open(place.name, _READ, dir_fd=place.folder_fd)
+            fd = os.open(place.name, _READ, dir_fd=place.directory_fd)
             return read_marker(fd)
         except OSError:
             return None
         finally:
-            os.close(place.folder_fd)
+            os.close(place.directory_fd)
             if fd >= 0:
                 os.close(fd)
 
@@ -103,7 +103,7 @@ def note_staging(records: StagingRecords, path: object) -> str | None:
         place = destination.open()
     except OSError:
         return None  # why, is said by the sink
-    os.close(place.folder_fd)
+    os.close(place.directory_fd)
     return records.note(destination.parent, destination.staging_prefix)
 
 

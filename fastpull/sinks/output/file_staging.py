@@ -39,7 +39,7 @@ class FileStaging:
 
     Attributes:
         destination: without symbolic links, once it was created.
-        spool_folder: where spools are; likewise.
+        spool_directory: where spools are; likewise.
         fd: of the file, to be read and written; -1 before `create` and after `publish` or `remove`.
         parent_fd: of the directory that it is in; likewise.
     """
@@ -49,7 +49,7 @@ class FileStaging:
     def __init__(self, destination: str | os.PathLike[str], force: bool) -> None:
         self._named = Destination(destination)
         self.destination, self.shown = self._named.path, self._named.shown
-        self.spool_folder = self._named.parent
+        self.spool_directory = self._named.parent
         self._force = force
         self._keep_out: Sequence[str] = ()
         self._place = OutputPlace(-1, b"", b"")
@@ -72,8 +72,8 @@ class FileStaging:
         """
         with output_errors(self.destination):
             self._keep_out, self._place = keep_out, self._named.open()
-            self.parent_fd, self.destination = self._place.folder_fd, self._place.path
-            self.spool_folder = self._named.parent
+            self.parent_fd, self.destination = self._place.directory_fd, self._place.path
+            self.spool_directory = self._named.parent
             check_file(look(self._place, keep_out), force=self._force, shown=self.shown)
             self._named.remove_stale(self.parent_fd)
             while not self._make():

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a directory is opened."""
 
 
@@ -22,7 +22,7 @@ def parent_of(root_fd: int, path: bytes) -> Iterator[tuple[int, bytes]]:
     fd = os.dup(root_fd)
     try:
         for parent in parents:
-            inner = os.open(parent, FOLDER, dir_fd=fd)
+            inner = os.open(parent, DIRECTORY_FLAGS, dir_fd=fd)
             os.close(fd)
             fd = inner
         yield fd, name

@@ -15,7 +15,7 @@ from fastpull.errors import printable
 if TYPE_CHECKING:
     from fastpull.sinks.output.walk import OutputPlace
 
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _clash(place: OutputPlace, inode: Inode | None, other: str) -> str:
     above_cache = list(_upwards(path))
     if not above_cache:
         return ""
-    if above_cache[0] in _upwards(f"/proc/self/fd/{place.folder_fd}"):
+    if above_cache[0] in _upwards(f"/proc/self/fd/{place.directory_fd}"):
         return inside
     if inode is None or inode not in above_cache:
         return ""
@@ -118,14 +118,14 @@ def _homes(owner: int) -> Iterator[tuple[str, bytes]]:
 def _upwards(path: str | bytes) -> Iterator[Inode]:
     """A directory and those above it, up to the root or to where this user may not go; none if it is not there."""
     try:
-        fd = os.open(path, _FOLDER)
+        fd = os.open(path, _DIRECTORY_FLAGS)
     except OSError:
         return
     try:
         found = None
         while found != (inode := Inode.of(os.fstat(fd))):
             yield (found := inode)
-            above = os.open("..", _FOLDER, dir_fd=fd)
+            above = os.open("..", _DIRECTORY_FLAGS, dir_fd=fd)
             os.close(fd)
             fd = above
     except OSError:

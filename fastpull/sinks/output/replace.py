@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import OutputError, OutputExists, printable
 from fastpull.sinks.output.marker import is_marked
-from fastpull.sinks.output.paths import FOLDER
+from fastpull.sinks.output.paths import DIRECTORY_FLAGS
 from fastpull.sinks.output.protected import Inode, protection_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def look(place: OutputPlace, keep_out: Sequence[str] = ()) -> PresentOutput:
     if not place.name:
         return PresentOutput(FileKind.DIRECTORY, protection="the root directory cannot be an output")
     try:
-        state = os.stat(place.name, dir_fd=place.folder_fd, follow_symlinks=False)
+        state = os.stat(place.name, dir_fd=place.directory_fd, follow_symlinks=False)
     except FileNotFoundError:
         return PresentOutput(FileKind.NOTHING, protection=protection_of(place, None, keep_out))
     if not stat.S_ISDIR(state.st_mode):
@@ -92,7 +92,7 @@ def look(place: OutputPlace, keep_out: Sequence[str] = ()) -> PresentOutput:
         return PresentOutput(kind, Inode.of(state), protection_of(place, None, keep_out))
     if protection := protection_of(place, state, keep_out):
         return PresentOutput(FileKind.DIRECTORY, Inode.of(state), protection)
-    fd = os.open(place.name, FOLDER, dir_fd=place.folder_fd)
+    fd = os.open(place.name, DIRECTORY_FLAGS, dir_fd=place.directory_fd)
     try:
         entries = tuple(sorted(map(os.fsencode, os.listdir(fd))))
         is_rootfs = bool(entries) and (is_marked(fd) or looks_like_rootfs(fd, entries))
@@ -109,7 +109,7 @@ def held(place: OutputPlace) -> Iterator[Inode | None]:
         OSError: the system refuses.
     """
     try:
-        fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.folder_fd)
+        fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory_fd)
     except FileNotFoundError:
         yield None
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastpull.errors import FastpullError, OutputError, OutputExists, from_os_error
 from fastpull.native import exchange, remove_tree, sync_filesystem
 from fastpull.sinks.output.destination import Destination, lock_staging
-from fastpull.sinks.output.paths import FOLDER, raise_errno
+from fastpull.sinks.output.paths import DIRECTORY_FLAGS, raise_errno
 from fastpull.sinks.output.replace import FileKind, ReplaceRules, check_directory, held, look
 from fastpull.sinks.output.walk import OutputPlace
 
@@ -76,15 +76,15 @@ class Staging:
         """
         with output_errors(self.destination):
             self._keep_out, self._place = keep_out, self._named.open()
-            self._parent_fd, self.destination = self._place.folder_fd, self._place.path
+            self._parent_fd, self.destination = self._place.directory_fd, self._place.path
             check_directory(look(self._place, keep_out), self._rules, self.shown)
             self._named.remove_stale(self._parent_fd)
             while not self._make():
                 pass
             for name in (_ROOT, b"spool"):
                 os.mkdir(name, 0o700, dir_fd=self._fd)
-            self.root_fd = self._open_folder(_ROOT)
-            self.spool_fd = self._open_folder(b"spool")
+            self.root_fd = self._open_directory(_ROOT)
+            self.spool_fd = self._open_directory(b"spool")
 
     def publish(self, sync: bool) -> OutputError | None:
         """Gives the root its name; what had the name before is removed afterwards.
@@ -131,7 +131,7 @@ class Staging:
     def _make(self) -> bool:
         name = self._named.staging_name()
         os.mkdir(name, 0o700, dir_fd=self._parent_fd)
-        fd = os.open(name, FOLDER, dir_fd=self._parent_fd)
+        fd = os.open(name, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
         if not lock_staging(fd):
             os.close(fd)
             return False
@@ -202,5 +202,5 @@ class Staging:
             os.rename(self._place.name, _ROOT, src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
             os.rename(_OLD, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
 
-    def _open_folder(self, name: bytes) -> int:
-        return os.open(name, FOLDER, dir_fd=self._fd)
+    def _open_directory(self, name: bytes) -> int:
+        return os.open(name, DIRECTORY_FLAGS, dir_fd=self._fd)

@@ -25,12 +25,12 @@ class OutputPlace:
     """Where an output is, or will be.
 
     Attributes:
-        folder_fd: the directory that it is in, open for listing; the caller closes it.
+        directory_fd: the directory that it is in, open for listing; the caller closes it.
         name: in that directory; empty for the root directory.
         path: absolute, without symbolic links.
     """
 
-    folder_fd: int
+    directory_fd: int
     name: bytes
     path: bytes
 
@@ -89,17 +89,17 @@ def find_place(given: bytes) -> OutputPlace:
         os.close(fd)
 
 
-def _target(folder_fd: int, name: bytes, path: bytes) -> bytes | None:
+def _target(directory_fd: int, name: bytes, path: bytes) -> bytes | None:
     """Where a link leads; None for what is not a link."""
     try:
-        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder_fd)
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
     except FileNotFoundError:
         return None
     try:
         link = os.fstat(fd)
         if not stat.S_ISLNK(link.st_mode):
             return None
-        if not may_follow(link, os.fstat(folder_fd), os.geteuid()):
+        if not may_follow(link, os.fstat(directory_fd), os.geteuid()):
             reason = "a symbolic link of another user, in a directory that everybody may write to, is not followed"
             raise OutputError(printable(path), reason, errno.EACCES)
         return os.readlink(b"", dir_fd=fd)

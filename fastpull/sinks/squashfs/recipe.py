@@ -30,7 +30,7 @@ class Recipe:
         fragments: whether small files and tails of files share blocks.
         mtime: of all inodes, in seconds since the epoch; None for their own.
         time: of the file system, likewise; None for the image's ``created``.
-        dialects: names of those of `fastpull.runtimes` whose files are added to the image's own, in order.
+        runtimes: names of those of `fastpull.runtimes` whose files are added to the image's own, in order.
     """
 
     compressor: Compressor
@@ -38,7 +38,7 @@ class Recipe:
     fragments: bool
     mtime: int | None
     time: int | None
-    dialects: tuple[str, ...] = ()
+    runtimes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -49,7 +49,7 @@ class Recipe:
         fragments: bool = True,
         mtime: int | None = None,
         time: int | None = None,
-        dialects: tuple[str, ...] = (),
+        runtimes: tuple[str, ...] = (),
     ) -> Self:
         """Makes a recipe of options, see `fastpull.sinks.squashfs.sink.Squashfs`.
 
@@ -65,18 +65,18 @@ class Recipe:
         for seconds in (mtime, time):
             if seconds is not None and not 0 <= seconds <= MAX_U32:
                 raise InvalidSetting(str(seconds), _TIMES)
-        return cls(parse_compression(compression), block_size, fragments, mtime, time, dialects)
+        return cls(parse_compression(compression), block_size, fragments, mtime, time, runtimes)
 
     def facts(self, source: str) -> dict[str, Any]:
         """The recipe as JSON has it, with the versions of writer and codecs, which decide on the bytes as well.
 
         Args:
-            source: of the image; what dialects add may name it.
+            source: of the image; what profiles add may name it.
         """
         return {
             **self.tree_facts(),
-            "dialects": list(self.dialects),
-            "source": source if self.dialects else None,
+            "dialects": list(self.runtimes),
+            "source": source if self.runtimes else None,
             "codecs": self.compressor.versions(),
         }
 

@@ -97,13 +97,13 @@ class Tar:
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
-        return free_space(self._staging.spool_folder)
+        return free_space(self._staging.spool_directory)
 
     def layer(self, number: int, _rank: int, entries: EntryTable, wanted: bytearray | None, /) -> _LayerPayload:
         """See `fastpull.sinks.base.Sink`."""
         if number in self._layers:
             self._layers.pop(number).discard()
-        payload = _LayerPayload(self._staging.open_spool(), self._staging.spool_folder, entries, wanted)
+        payload = _LayerPayload(self._staging.open_spool(), self._staging.spool_directory, entries, wanted)
         self._layers[number] = payload
         return payload
 
@@ -154,15 +154,15 @@ class Tar:
 class _LayerPayload:
     """The payload of one layer, in its spool."""
 
-    def __init__(self, spool_fd: int, spool_folder: bytes, entries: EntryTable, wanted: bytearray | None) -> None:
+    def __init__(self, spool_fd: int, spool_directory: bytes, entries: EntryTable, wanted: bytearray | None) -> None:
         self.spool_fd = spool_fd
-        self._spool_folder = spool_folder
+        self._spool_directory = spool_directory
         self._writer = PayloadWriter(entries, spool_fd, wanted)
 
     def write(self, chunk: bytes, spans: Spans) -> None:
         code = self._writer.write(chunk, spans)
         if code:
-            raise from_os_error(OutputError, OSError(code, os.strerror(code)), self._spool_folder)
+            raise from_os_error(OutputError, OSError(code, os.strerror(code)), self._spool_directory)
 
     def finish(self) -> None:
         """Nothing is held back."""

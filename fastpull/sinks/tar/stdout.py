@@ -26,7 +26,7 @@ class StandardOutput:
 
     Attributes:
         destination: its name in messages.
-        spool_folder: where spools are: ``TMPDIR``.
+        spool_directory: where spools are: ``TMPDIR``.
         fd: standard output once more, to be written; -1 before `create` and after `publish` or `remove`.
 
     Raises:
@@ -39,7 +39,7 @@ class StandardOutput:
     def __init__(self) -> None:
         if os.isatty(_STDOUT):
             raise InvalidSetting("-", "an archive is not for a terminal, redirect the output or name a file")
-        self.spool_folder = os.fsencode(tempfile.gettempdir())
+        self.spool_directory = os.fsencode(tempfile.gettempdir())
         self.fd = -1
 
     def read_marker(self) -> None:
@@ -67,8 +67,8 @@ class StandardOutput:
         Raises:
             OutputError: the system refuses.
         """
-        with output_errors(self.spool_folder):
-            return open_spool(self.spool_folder)
+        with output_errors(self.spool_directory):
+            return open_spool(self.spool_directory)
 
     def publish(self, sync: bool, _label: Label | None = None) -> None:
         """Closes it.

@@ -1,4 +1,4 @@
-"""Dialects over hostile and awkward images: what they add is resolved inside the tree, and collisions are told."""
+"""Profiles over hostile and awkward images: what they add is resolved inside the tree, and collisions are told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import fastpull
 from fastpull.config.settings import Settings
 from fastpull.errors import InvalidSetting, LayerError, LimitExceeded, MalformedDocument, OutputError, OutputExists
 from fastpull.layers.merge import merge
-from fastpull.runtimes.base import Additions, File, Files, Folder, OutputShape
+from fastpull.runtimes.base import AddedDirectory, AddedFile, Additions, ImageFiles, OutputShape
 from fastpull.runtimes.bundle import Bundle, Caller
 from fastpull.runtimes.charliecloud import Charliecloud
 from fastpull.runtimes.choose import RUNTIMES, profiles_for
@@ -75,7 +75,7 @@ def test_paths_are_resolved_inside_the_tree(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", "image.tar", "image.sqsh"])
 @pytest.mark.parametrize("target", ["/canary", "../canary", "../../../../canary", "canary/deep"])
-async def test_links_lead_no_file_of_a_dialect_out_of_the_root(
+async def test_links_lead_no_file_of_a_profile_out_of_the_root(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str, target: str
 ) -> None:
     canary = tmp_path / "canary"
@@ -127,7 +127,7 @@ async def test_what_cannot_be_is_refused_and_nothing_is_left(
     assert os.listdir(outputs) == []
 
 
-async def test_the_image_s_own_files_stay_where_a_dialect_only_fills_gaps(
+async def test_the_image_s_own_files_stay_where_a_profile_only_fills_gaps(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     members = [
@@ -162,44 +162,44 @@ async def test_the_same_image_gives_the_same_output(
 
 
 class Writes:
-    """A dialect that wants whatever it is told."""
+    """A profile that wants whatever it is told."""
 
-    frame = OutputShape.NONE
-    companions = ()
+    output_shape = OutputShape.ROOTFS
+    sidecar_names = ()
     has_one_owner = False
 
-    def __init__(self, name: str, *inside: File | Folder) -> None:
+    def __init__(self, name: str, *inside: AddedFile | AddedDirectory) -> None:
         self.name = name
         self._inside = inside
 
-    def reads(self, _image: fastpull.Image, /) -> tuple[bytes, ...]:
+    def required_files(self, _image: fastpull.Image, /) -> tuple[bytes, ...]:
         return ()
 
-    def additions(self, _image: fastpull.Image, _files: Files, /) -> Additions:
+    def additions(self, _image: fastpull.Image, _files: ImageFiles, /) -> Additions:
         return Additions(self._inside)
 
 
 @pytest.mark.parametrize(
     ("one", "other", "collide"),
     [
-        (File(b"a/x", b"1"), File(b"a/x", b"1"), False),
-        (File(b"a/x", b"1"), File(b"a/x", b"2"), True),
-        (File(b"a/x", b"1"), File(b"link/x", b"2"), True),
-        (File(b"a/x", b"1"), File(b"a/y", b"2"), False),
-        (Folder(b"a/x", "it"), Folder(b"a/x", "it", 0o700), False),
-        (File(b"a/x", b"1"), Folder(b"a/x", "it"), True),
+        (AddedFile(b"a/x", b"1"), AddedFile(b"a/x", b"1"), False),
+        (AddedFile(b"a/x", b"1"), AddedFile(b"a/x", b"2"), True),
+        (AddedFile(b"a/x", b"1"), AddedFile(b"link/x", b"2"), True),
+        (AddedFile(b"a/x", b"1"), AddedFile(b"a/y", b"2"), False),
+        (AddedDirectory(b"a/x", "it"), AddedDirectory(b"a/x", "it", 0o700), False),
+        (AddedFile(b"a/x", b"1"), AddedDirectory(b"a/x", "it"), True),
     ],
 )
-async def test_dialects_that_want_different_things_at_one_place_are_refused(
+async def test_profiles_that_want_different_things_at_one_place_are_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, one: Any, other: Any, collide: bool
 ) -> None:
     members = [folder("a"), symlink("link", "a")]
-    dialects = [Writes("first", one), Writes("second", other)]
+    profiles = [Writes("first", one), Writes("second", other)]
     if not collide:
-        await pulled(registry, settings, tmp_path / "out", dialects, members)
+        await pulled(registry, settings, tmp_path / "out", profiles, members)
         return
     with pytest.raises(InvalidSetting, match=r"first, second"):
-        await pulled(registry, settings, tmp_path / "out", dialects, members)
+        await pulled(registry, settings, tmp_path / "out", profiles, members)
     assert not (tmp_path / "out").exists()
 
 
@@ -252,8 +252,8 @@ def test_users_are_looked_up_in_the_image(user: str) -> None:
         assert find_user(image, {PASSWD: PASSWORDS, GROUP: GROUPS}) == expected
 
 
-def config_of(dialect: Bundle, files: dict[bytes, bytes | None] | None = None, **config: Any) -> Any:
-    ((name, content),) = dialect.additions(image_of(**config), files or {}).beside
+def config_of(profile: Bundle, files: dict[bytes, bytes | None] | None = None, **config: Any) -> Any:
+    ((name, content),) = profile.additions(image_of(**config), files or {}).sidecars
     assert name == "config.json"
     return json.loads(content)
 
@@ -279,7 +279,7 @@ def test_a_bundle_s_config_is_made_by_the_conversion_s_rules() -> None:
         ExposedPorts={"80/tcp": {}, "443": {}},
         Volumes={"/data": {}},
     )
-    config = json.loads(Bundle(ROOT).additions(image, {}).beside[0][1])
+    config = json.loads(Bundle(ROOT).additions(image, {}).sidecars[0][1])
     process = config["process"]
     assert process["args"] == ["e", "f", "c"]
     assert process["cwd"] == "/w"
@@ -313,7 +313,7 @@ def test_a_plain_user_with_subordinate_ids_can_be_the_image_s_user() -> None:
     caller = Caller(1000, 100, (100000, 65536), (200000, 65536))
     image = image_of(User="ann")
     additions = Bundle(caller).additions(image, {PASSWD: PASSWORDS, GROUP: GROUPS})
-    assert json.loads(additions.beside[0][1])["process"]["user"] == {"uid": 1000, "gid": 100}
+    assert json.loads(additions.sidecars[0][1])["process"]["user"] == {"uid": 1000, "gid": 100}
     assert "groups 10" in additions.warnings[0]
     config = config_of(Bundle(caller), User="33:34")
     assert config["process"]["user"] == {"uid": 33, "gid": 34}
@@ -322,7 +322,7 @@ def test_a_plain_user_with_subordinate_ids_can_be_the_image_s_user() -> None:
     for poor in (Caller(1000, 100), Caller(1000, 100, (100000, 10), (200000, 10))):
         additions = Bundle(poor).additions(image_of(User="33:34"), {})
         assert "subordinate ids" in additions.warnings[0]
-        assert json.loads(additions.beside[0][1])["process"]["user"] == {"uid": 0, "gid": 0}
+        assert json.loads(additions.sidecars[0][1])["process"]["user"] == {"uid": 0, "gid": 0}
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_charliecloud_s_files() -> None:
         top={"history": [{"created_by": "sh"}]},
     )
     additions = Charliecloud().additions(image, {})
-    files = {one.path: one.content for one in additions.inside if isinstance(one, File)}
+    files = {one.path: one.content for one in additions.inside if isinstance(one, AddedFile)}
     assert files[b"ch/environment"] == b"A=''quoted''\nB=it's\nZ=1\n"
     assert "'N'" in additions.warnings[0]
     metadata = json.loads(files[b"ch/metadata.json"])
@@ -418,7 +418,7 @@ def test_charliecloud_s_files() -> None:
         "shell": ["/bin/sh", "-c"],
         "volumes": ["/data"],
     }
-    folders = {one.path for one in additions.inside if isinstance(one, Folder)}
+    folders = {one.path for one in additions.inside if isinstance(one, AddedDirectory)}
     assert {b"dev", b"proc", b"sys", b"mnt/0", b"mnt/9", b"/data", b"/w"} <= folders
 
 
@@ -428,7 +428,7 @@ def test_charliecloud_s_files() -> None:
 def test_shifter_s_text() -> None:
     image = image_of(Env=["A=b c", "N=1\n2"], Entrypoint=["/e", "x y"], Cmd=["c"], WorkingDir="/w", User="ann")
     additions = Shifter().additions(image, {})
-    assert additions.beside == (
+    assert additions.sidecars == (
         (
             ".meta",
             b"FORMAT: squashfs\nENTRY: ['/e', 'x y']\nCMD: ['c']\nWORKDIR: /w\nUSER: ann\nENV: A=b c\n",
