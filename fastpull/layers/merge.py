@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from fastpull.errors import LayerError, LimitExceeded
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import MAX_DEPTH, DirectoryNode, Node, Origin, Tree
+from fastpull.layers.tree import MAX_DEPTH, DirectoryNode, Node, Origin, Tree, layer_of, origin_of
 from fastpull.layers.whiteouts import Whiteouts, find_hidden, hide, read_markers
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Changeset:
         Args:
             skip_refused: go on after an entry that the tree cannot take.
         """
-        types, origin, markers = self._index.types, self._layer << 32, self._markers.numbers
+        types, origin, markers = self._index.types, origin_of(self._layer, 0), self._markers.numbers
         for number, path in enumerate(self._index.paths()):
             if number in markers:
                 continue
@@ -136,7 +136,7 @@ class _Changeset:
 
     def _is_own(self, node: Node) -> bool:
         origin = node.origin if isinstance(node, DirectoryNode) else node
-        return origin is not None and origin >> 32 == self._layer
+        return origin is not None and layer_of(origin) == self._layer
 
     def _note_repeated(self, path: bytes) -> None:
         self._tree.repeated_count += 1
@@ -149,7 +149,7 @@ class _Changeset:
         directory = self._tree.find_directory(parent_path).found
         node = directory.children.get(name) if directory is not None and name else directory
         if node is None and target in self._markers.aufs_links:
-            node = self._layer << 32 | self._markers.aufs_links[target]
+            node = origin_of(self._layer, self._markers.aufs_links[target])
         if node is None:
             raise self._fail(
                 f"a hard link to nothing ({target.decode(errors='backslashreplace')})",

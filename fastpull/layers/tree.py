@@ -12,7 +12,22 @@ if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
 
 Origin: TypeAlias = int
-"""An entry as one number, ``layer << 32 | entry``: two names with one origin are links to one inode."""
+"""A layer and an entry as one number, ``layer << 32 | entry``: two names with one origin are links to one inode."""
+
+
+def origin_of(layer: int, entry: int) -> Origin:
+    """Return the origin of an entry of a layer."""
+    return layer << 32 | entry
+
+
+def layer_of(origin: Origin) -> int:
+    """Return the number of the layer that an origin is of."""
+    return origin >> 32
+
+
+def entry_of(origin: Origin) -> int:
+    """Return the number of the entry within the layer that an origin is of."""
+    return origin & 0xFFFFFFFF
 
 
 class DirectoryNode:
@@ -101,18 +116,18 @@ class Tree:
 
     def type(self, origin: Origin) -> EntryType:
         """The type of the inode that an origin names."""
-        return EntryType(self.indexes[origin >> 32].types[origin & 0xFFFFFFFF])
+        return EntryType(self.indexes[layer_of(origin)].types[entry_of(origin)])
 
     def entry(self, node: Node) -> Entry:
         """The entry that gives a node its attributes; of a directory that no entry described, the defaults."""
         origin = node.origin if isinstance(node, DirectoryNode) else node
         if origin is None:
             return _UNDESCRIBED
-        return self.indexes[origin >> 32][origin & 0xFFFFFFFF]
+        return self.indexes[layer_of(origin)][entry_of(origin)]
 
     def link(self, origin: Origin) -> bytes:
         """The target of a symbolic link."""
-        return self.indexes[origin >> 32].link(origin & 0xFFFFFFFF)
+        return self.indexes[layer_of(origin)].link(entry_of(origin))
 
     def locate(self, path: bytes, *, follow: bool = True) -> PathLookup:
         """Finds a path as a process would whose root this tree is: no link leads out of it.
@@ -208,5 +223,5 @@ class Tree:
         for _, node in self.walk():
             origin = node.origin if isinstance(node, DirectoryNode) else node
             if origin is not None:
-                found[origin >> 32][origin & 0xFFFFFFFF] = 1
+                found[origin >> 32][origin & 0xFFFFFFFF] = 1  # inline: calls made this loop slower
         return found

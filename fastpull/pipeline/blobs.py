@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fastpull.concurrency.semaphores import OrderedStart
 from fastpull.concurrency.threads import in_thread, repeating, task_group
 from fastpull.errors import DigestMismatch, FastpullError, LockLost, SizeMismatch
+from fastpull.layers.tree import entry_of, layer_of
 from fastpull.pipeline.layer import LayerPipeline
 from fastpull.telemetry.events import LayerDone, LayerProgress, Warned
 from fastpull.telemetry.timing import PullTimer, waiting
@@ -121,7 +122,7 @@ class LayerBlobs:
             origin: its entry.
             size: of it, in bytes.
         """
-        number, entry = origin >> 32, origin & 0xFFFFFFFF
+        number, entry = layer_of(origin), entry_of(origin)
         layer, part = self._image.layers[number], self._parts[number]
         subject = f"{layer.blob.digest} of {self._image.source}"
         work = LayerPipeline(layer, number, subject, None, self._workshop.windows, part)

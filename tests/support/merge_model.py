@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from fastpull.layers.entry import Entry, EntryType
+from fastpull.layers.tree import entry_of, layer_of, origin_of
 
 Path = tuple[bytes, ...]
 Model = dict[Path, tuple[str, int | None]]
@@ -61,7 +62,7 @@ def _apply(tree: Model, number: int, layer: Sequence[Entry], layers: Sequence[Se
             if not parents[0].startswith(b".wh..wh."):
                 raise ModelRefused("below a whiteout")
             if parents == [b".wh..wh.plnk"]:
-                aufs[path] = number << 32 | position
+                aufs[path] = origin_of(number, position)
             continue
         if name in (b".wh.", b".wh..", b".wh..."):
             raise ModelRefused("whiteout of nothing")
@@ -72,7 +73,7 @@ def _apply(tree: Model, number: int, layer: Sequence[Entry], layers: Sequence[Se
     for position, entry in enumerate(layer):
         path = _parts(entry.path)
         if not _is_marked(path):
-            _add(tree, number, number << 32 | position, entry, path, aufs, layers)
+            _add(tree, number, origin_of(number, position), entry, path, aufs, layers)
 
 
 def _hidden(
@@ -92,7 +93,7 @@ def _hidden(
         path = _parts(entry.path)
         if not _is_marked(path):
             with suppress(ModelRefused):
-                _add(preview, number, number << 32 | position, entry, path, aufs, layers)
+                _add(preview, number, origin_of(number, position), entry, path, aufs, layers)
     found = []
     for parents, name in markers:
         where = _directory(preview, parents, layers)
@@ -157,7 +158,7 @@ def _remove(tree: Model, which) -> None:  # type: ignore[no-untyped-def]
 
 
 def _symlink(origin: int, layers: Sequence[Sequence[Entry]]) -> bytes | None:
-    entry = layers[origin >> 32][origin & 0xFFFFFFFF]
+    entry = layers[layer_of(origin)][entry_of(origin)]
     return entry.linkname if entry.type is EntryType.SYMLINK else None
 
 
@@ -203,7 +204,7 @@ def _make(tree: Model, number: int, path: Path, layers: Sequence[Sequence[Entry]
     ways = [where[:length] for length in range(1, len(where) + 1)]
     for way in ways:
         kind, origin = tree.get(way, ("", None))
-        if kind == "leaf" and origin is not None and (origin >> 32 == number or isinstance(tree, _StrictModel)):
+        if kind == "leaf" and origin is not None and (layer_of(origin) == number or isinstance(tree, _StrictModel)):
             raise ModelRefused("below a non-directory of its own layer")
     for way in ways:
         if tree.get(way, ("", None))[0] != "dir":

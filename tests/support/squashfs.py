@@ -15,7 +15,7 @@ import pytest
 
 from fastpull.layers.entry import EntryType
 from fastpull.layers.merge import merge
-from fastpull.layers.tree import DirectoryNode, Origin, Tree
+from fastpull.layers.tree import DirectoryNode, Origin, Tree, entry_of, layer_of
 from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.squashfs.blocks.compressors import parse_compression
 from fastpull.sinks.squashfs.format.inodes import FileLayout
@@ -89,7 +89,7 @@ class SquashfsReader:
         return path
 
     def content(self, origin: Origin) -> bytes:
-        return self.contents[origin >> 32][origin & 0xFFFFFFFF]
+        return self.contents[layer_of(origin)][entry_of(origin)]
 
     def _layout(self, origin: Origin, tails: bool) -> FileLayout:
         content, size = self.content(origin), self._block_size

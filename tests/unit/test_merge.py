@@ -14,7 +14,7 @@ from fastpull.errors import FastpullError, LayerError, LimitExceeded
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
-from fastpull.layers.tree import DirectoryNode, Tree
+from fastpull.layers.tree import DirectoryNode, Tree, entry_of, layer_of
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, opaque, symlink, whiteout
 from tests.support.link_stacks import random_stack
 from tests.support.merge_model import ModelRefused, merge_model
@@ -29,10 +29,10 @@ def shape(tree: Tree) -> dict[str, str]:
     found = {}
     for path, node in tree.walk():
         if isinstance(node, DirectoryNode):
-            where = "" if node.origin is None else f" {node.origin >> 32}.{node.origin & 0xFFFFFFFF}"
+            where = "" if node.origin is None else f" {layer_of(node.origin)}.{entry_of(node.origin)}"
             found[path.decode()] = f"dir{where}"
         else:
-            found[path.decode()] = f"{tree.type(node).name.lower()} {node >> 32}.{node & 0xFFFFFFFF}"
+            found[path.decode()] = f"{tree.type(node).name.lower()} {layer_of(node)}.{entry_of(node)}"
     found.pop("")
     return found
 
@@ -515,7 +515,7 @@ def contents(stack: list[list[Entry]]) -> Any:
     if real is None:
         return None
     return {
-        path: (kind, origin if origin is None else stack[origin >> 32][origin & 0xFFFFFFFF])
+        path: (kind, origin if origin is None else stack[layer_of(origin)][entry_of(origin)])
         for path, (kind, origin) in real.items()
     }
 

@@ -20,6 +20,7 @@ from fastpull.errors import LayerBlocksDamaged, LayerError
 from fastpull.layers.archive import archive
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
+from fastpull.layers.tree import origin_of
 from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.sinks.base import Resources
@@ -109,7 +110,7 @@ def test_an_image_of_saved_runs_is_that_of_the_layers(
         assert [index.columns for index in loaded] == [index.columns for index in indexes]
         for number, layer in enumerate(layers):
             for entry, (_, content) in enumerate(layer):
-                assert two.read_file(number << 32 | entry, len(content)) == content
+                assert two.read_file(origin_of(number, entry), len(content)) == content
         one.commit(merge(indexes))
         two.commit(merge(loaded))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()

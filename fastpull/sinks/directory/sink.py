@@ -17,7 +17,7 @@ from fastpull.concurrency.threads import Aborted
 from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.tree import DirectoryNode as TreeDirectory
-from fastpull.layers.tree import Origin, Tree
+from fastpull.layers.tree import Origin, Tree, entry_of, layer_of
 from fastpull.native import FileWriter, remove_tree
 from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.directory.attributes import AttributeWriter
@@ -394,4 +394,4 @@ class _Commit:
 
 def split(origin: Origin) -> tuple[int, int]:
     """Layer and entry of an origin."""
-    return origin >> 32, origin & 0xFFFFFFFF
+    return layer_of(origin), entry_of(origin)

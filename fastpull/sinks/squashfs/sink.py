@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fastpull.concurrency.threads import Aborted
 from fastpull.concurrency.writes import pwrite_all
 from fastpull.errors import OutputError, from_os_error
+from fastpull.layers.tree import entry_of, layer_of
 from fastpull.sinks.base import Resources
 from fastpull.sinks.output.destination import free_space
 from fastpull.sinks.output.file_staging import FileStaging
@@ -215,7 +216,7 @@ class Squashfs:
             OutputError: it cannot be read.
         """
         with output_errors(self._staging.destination):
-            return self._runs[origin >> 32].content(origin & 0xFFFFFFFF, size, self._format)
+            return self._runs[layer_of(origin)].content(entry_of(origin), size, self._format)
 
     def commit(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
         """See `fastpull.sinks.base.Sink`."""

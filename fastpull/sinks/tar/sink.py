@@ -15,7 +15,7 @@ from fastpull.concurrency.threads import Aborted
 from fastpull.errors import InvalidSetting, OutputError, from_os_error
 from fastpull.layers.archive import END, header_of, padding_of
 from fastpull.layers.entry import Entry, EntryType
-from fastpull.layers.tree import DirectoryNode, Node, Origin, Tree
+from fastpull.layers.tree import DirectoryNode, Node, Origin, Tree, entry_of, layer_of
 from fastpull.layers.xattrs import is_kept
 from fastpull.native import PayloadWriter
 from fastpull.sinks.base import Resources, SinkReport
@@ -228,7 +228,7 @@ class _Archive:
             seen = [bytearray(len(index)) for index in self._tree.indexes]
             for _, node in self._tree.walk():
                 if not isinstance(node, DirectoryNode):
-                    layer, number = node >> 32, node & 0xFFFFFFFF
+                    layer, number = layer_of(node), entry_of(node)
                     if seen[layer][number]:
                         linked.add(node)
                     seen[layer][number] = 1
@@ -253,7 +253,7 @@ class _Archive:
         return Entry(path, EntryType.HARDLINK, entry.mode, entry.uid, entry.gid, mtime, linkname=first)
 
     def _write_payload(self, origin: Origin, size: int) -> None:
-        layer, number = origin >> 32, origin & 0xFFFFFFFF
+        layer, number = layer_of(origin), entry_of(origin)
         spool_fd, starts, holes = self._spools[layer]
         start = starts[number] if number < len(starts) else -1
         if start < 0:

@@ -17,13 +17,14 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from fastpull.concurrency.writes import pwrite_all
+from fastpull.layers.tree import entry_of, layer_of
 from fastpull.native import give_back, start_writeback
 from fastpull.sinks.base import SinkReport
 from fastpull.sinks.squashfs.blocks.batches import compress_blocks
 from fastpull.sinks.squashfs.format.inodes import FileLayout
 from fastpull.sinks.squashfs.format.superblock import DEDUPLICATED, NO_FRAGMENT, NO_FRAGMENTS, SUPERBLOCK_SIZE
 from fastpull.sinks.squashfs.image.image_metadata import make_image_metadata
-from fastpull.sinks.squashfs.image.plan import NO_TAIL, SLOT, BlockExtent, Blocks, ImagePlan, Tail, blocks_of, make_plan
+from fastpull.sinks.squashfs.image.plan import NO_TAIL, BlockExtent, Blocks, ImagePlan, Tail, blocks_of, make_plan
 from fastpull.sinks.squashfs.tables.lookup import Fragment
 from fastpull.telemetry.timing import waiting
 from fastpull.telemetry.trace import Stage, Wait
@@ -240,8 +241,8 @@ class ImageWriter:
         block, held, fragment = bytearray(), (-1, -1), b""
         with self._part.at(Stage.COPY):
             for tail in tails:
-                run, slot = self._runs[tail >> 32], tail & SLOT
-                place = (tail >> 32, run.slot_fragments[slot])
+                run, slot = self._runs[layer_of(tail)], entry_of(tail)
+                place = (layer_of(tail), run.slot_fragments[slot])
                 if place != held:
                     held, fragment = place, self._read_fragment(*place)
                 block += run.tail(slot, fragment)
@@ -261,15 +262,15 @@ class ImageWriter:
         return self._tail(one) == self._tail(other)
 
     def _tail(self, tail: Tail) -> memoryview:
-        run, slot = self._runs[tail >> 32], tail & SLOT
-        return run.tail(slot, self._held_fragment(tail >> 32, run.slot_fragments[slot]))
+        run, slot = self._runs[layer_of(tail)], entry_of(tail)
+        return run.tail(slot, self._held_fragment(layer_of(tail), run.slot_fragments[slot]))
 
     def same_blocks(self, files: Sequence[tuple[Origin, Blocks]]) -> Iterator[list[Origin]]:
         """See `fastpull.sinks.squashfs.image.plan.Content`."""
         groups: dict[bytes, list[Origin]] = {}
         for origin, blocks in files:
             self._check()
-            groups.setdefault(self._hash(origin >> 32, blocks), []).append(origin)
+            groups.setdefault(self._hash(layer_of(origin), blocks), []).append(origin)
         return (group for group in groups.values() if len(group) > 1)
 
     def _hash(self, layer: int, blocks: Blocks) -> bytes:
@@ -299,7 +300,7 @@ class _Layouts:
 
     def of(self, origin: Origin) -> FileLayout:
         """Of one file; to be asked once for each."""
-        layer, size = origin >> 32, self._tree.indexes[origin >> 32].sizes[origin & 0xFFFFFFFF]
+        layer, size = layer_of(origin), self._tree.indexes[layer_of(origin)].sizes[entry_of(origin)]
         self.content_size += size
         tail = self._plan.tail(origin)
         fragment, offset = (NO_FRAGMENT, 0) if tail == NO_TAIL else self._plan.place(tail)

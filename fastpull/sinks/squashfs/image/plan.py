@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fastpull.layers.entry import EntryType
-from fastpull.layers.tree import DirectoryNode, Origin, Tree
+from fastpull.layers.tree import DirectoryNode, Origin, Tree, entry_of, layer_of, origin_of
 from fastpull.native import Fingerprints
 from fastpull.sinks.squashfs.blocks.layer_blocks import NO_TAIL_ID
 
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 Tail: TypeAlias = int
-"""A slot of a run: ``layer << 32 | slot``."""
-
-SLOT = 0xFFFFFFFF
-"""The part of a `Tail` that is the slot, or of an `Origin` that is the entry."""
+"""A slot of a layer, as one number that is made as an `Origin` is, with the slot in place of the entry."""
 
 NO_TAIL: Tail = 0xFFFFFFFFFFFFFFFF
 
@@ -94,12 +91,12 @@ class ImagePlan:
 
     def tail(self, origin: Origin) -> Tail:
         """The slot that is there for a file's tail, or `NO_TAIL`."""
-        slot = self.runs[origin >> 32].slot(origin & SLOT)
-        return NO_TAIL if slot == NO_TAIL_ID else self.chosen[origin >> 32][slot]
+        slot = self.runs[layer_of(origin)].slot(entry_of(origin))
+        return NO_TAIL if slot == NO_TAIL_ID else self.chosen[layer_of(origin)][slot]
 
     def place(self, tail: Tail) -> tuple[int, int]:
         """The number of the fragment block that holds a slot, and the place in it."""
-        layer, slot = tail >> 32, tail & SLOT
+        layer, slot = layer_of(tail), entry_of(tail)
         return self.tail_fragments[layer][slot], self.tail_offsets[layer][slot]
 
 
@@ -119,7 +116,7 @@ class Content(Protocol):
 
 def blocks_of(tree: Tree, runs: Sequence[LayerBlocks], origin: Origin, block_size: int) -> Blocks:
     """The whole blocks of a file; its last bytes count as one, unless they are a tail."""
-    layer, entry = origin >> 32, origin & SLOT
+    layer, entry = layer_of(origin), entry_of(origin)
     count, rest = divmod(tree.indexes[layer].sizes[entry], block_size)
     if rest and runs[layer].slot(entry) == NO_TAIL_ID:
         count += 1
@@ -135,11 +132,11 @@ def live_files(tree: Tree, order: Sequence[int]) -> array[Origin]:
             if isinstance(node, DirectoryNode):
                 folders.append(node)
             else:
-                lives[node >> 32][node & SLOT] = 1
+                lives[node >> 32][node & 0xFFFFFFFF] = 1  # an origin, taken apart inline: calls made this loop slower
     found = array("Q")
     for layer in order:
         index = tree.indexes[layer]
-        columns = enumerate(zip(lives[layer], index.types, index.sizes, strict=True), layer << 32)
+        columns = enumerate(zip(lives[layer], index.types, index.sizes, strict=True), origin_of(layer, 0))
         found.extend(origin for origin, (alive, kind, size) in columns if alive and kind == EntryType.FILE and size)
     return found
 
@@ -172,12 +169,12 @@ def _choose_tails(runs: Sequence[LayerBlocks], files: Sequence[Origin], content:
     first, tails = Fingerprints(), array("Q")
     chosen = [array("Q", [NO_TAIL]) * len(run.fingerprints) for run in runs]
     for origin in files:
-        layer = origin >> 32
+        layer = layer_of(origin)
         run = runs[layer]
-        slot = run.slot(origin & SLOT)
+        slot = run.slot(entry_of(origin))
         if slot == NO_TAIL_ID or chosen[layer][slot] != NO_TAIL:
             continue
-        choice = own = layer << 32 | slot
+        choice = own = origin_of(layer, slot)
         fingerprint = run.fingerprints[slot]
         number = first.find(fingerprint)
         if number < 0:
@@ -194,7 +191,7 @@ def _place_tails(plan: ImagePlan, order: Sequence[int], block_size: int) -> None
     lives = [bytearray(len(slots)) for slots in plan.chosen]
     for tail in chain.from_iterable(plan.chosen):
         if tail != NO_TAIL:
-            lives[tail >> 32][tail & SLOT] = 1
+            lives[layer_of(tail)][entry_of(tail)] = 1
     left = array("Q")
     plan.tail_fragments = [array("I") for _ in plan.runs]
     plan.tail_offsets = [run.slot_offsets[:] for run in plan.runs]
@@ -209,7 +206,7 @@ def _place_tails(plan: ImagePlan, order: Sequence[int], block_size: int) -> None
                 _extend(plan.kept, layer, *run.fragments.extent(fragment))
         plan.tail_fragments[layer].extend(map(numbers.__getitem__, run.slot_fragments))
         if dead:
-            places = enumerate(zip(run.slot_fragments, alive, strict=True), layer << 32)
+            places = enumerate(zip(run.slot_fragments, alive, strict=True), origin_of(layer, 0))
             left.extend(tail for tail, (fragment, lives_on) in places if lives_on and fragment in dead)
     _repack(plan, block_size, left)
 
@@ -218,7 +215,7 @@ def _repack(plan: ImagePlan, block_size: int, tails: Sequence[Tail]) -> None:
     """Fills new fragment blocks."""
     room = 0
     for tail in tails:
-        layer, slot = tail >> 32, tail & SLOT
+        layer, slot = layer_of(tail), entry_of(tail)
         length = plan.runs[layer].slot_lengths[slot]
         if length > room:
             plan.repacked.append(array("Q"))
@@ -240,10 +237,10 @@ def _place_blocks(plan: ImagePlan, tree: Tree, block_size: int, files: Sequence[
         if first != origin:
             plan.starts[origin] = plan.starts[first]
             continue
-        start, stop = runs[origin >> 32].blocks.extent(place.first, place.total)
+        start, stop = runs[layer_of(origin)].blocks.extent(place.first, place.total)
         plan.starts[origin] = plan.data_size
         if stop > start:
-            _extend(plan.blocks, origin >> 32, start, stop)
+            _extend(plan.blocks, layer_of(origin), start, stop)
             plan.data_size += stop - start
 
 
@@ -260,19 +257,19 @@ def _count_duplicates(
             is_known = identity in seen
             seen.add(identity)
         else:
-            slots, slot = seen_tails[tail >> 32], tail & SLOT
+            slots, slot = seen_tails[layer_of(tail)], entry_of(tail)
             is_known = bool(slots[slot])
             slots[slot] = 1
         if is_known:
             plan.duplicates += 1
-            plan.duplicate_bytes += tree.indexes[origin >> 32].sizes[origin & SLOT]
+            plan.duplicate_bytes += tree.indexes[layer_of(origin)].sizes[entry_of(origin)]
 
 
 def _twins(runs: Sequence[LayerBlocks], blocks: dict[Origin, Blocks], content: Content) -> dict[Origin, Origin]:
     """For each file whose blocks are those of an earlier one, that one."""
     alike: dict[bytes, list[tuple[Origin, Blocks]]] = {}
     for origin, found in blocks.items():
-        words = runs[origin >> 32].blocks.words[found.first : found.first + found.total]
+        words = runs[layer_of(origin)].blocks.words[found.first : found.first + found.total]
         alike.setdefault(words.tobytes(), []).append((origin, found))
     twins = {}
     for group in alike.values():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastpull.errors import OutputError, printable
 from fastpull.layers.entry import EntryType
 from fastpull.layers.index import LayerIndex
-from fastpull.layers.tree import DirectoryNode
+from fastpull.layers.tree import DirectoryNode, entry_of, layer_of
 from fastpull.layers.xattrs import is_kept
 from fastpull.sinks.squashfs.format.directories import DirectoryEntry, IndexEntry, listing
 from fastpull.sinks.squashfs.format.inodes import (
@@ -130,7 +130,7 @@ class InodeTable:
         origin = folder.node.origin
         index, number = self._undescribed, 0
         if origin is not None:
-            index, number = self._indexes[origin >> 32], origin & 0xFFFFFFFF
+            index, number = self._indexes[layer_of(origin)], entry_of(origin)
         content, points = listing(entries)
         place = self.listings.write(content)
         record = directory_inode(
@@ -148,7 +148,7 @@ class InodeTable:
         folder.entry = DirectoryEntry(folder.name, block, offset, self._number, DIRECTORY)
 
     def _write_leaf(self, name: bytes, origin: Origin) -> DirectoryEntry:
-        index, number = self._indexes[origin >> 32], origin & 0xFFFFFFFF
+        index, number = self._indexes[layer_of(origin)], entry_of(origin)
         kind = _BASIC[index.types[number]]
         nlink = self._names.get(origin, 1)
         common = self._common(index, number, 0o777 if kind == SYMLINK else index.modes[number])

@@ -85,6 +85,7 @@ def number_tree(tree: Tree) -> Numbering:
     for folder in folders:
         for child in folder.node.children.values():
             if not isinstance(child, DirectoryNode):
+                # an origin, taken apart inline: calls made this loop slower
                 layer, number = seen[child >> 32], child & 0xFFFFFFFF
                 if layer[number]:
                     names[child] = names.get(child, 1) + 1
