@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
-TESTS := tests bench/micro
+TESTS := tests bench
 SIDE_BY_SIDE := $(shell expr $$(nproc) + 1)
 SOURCES := pyproject.toml setup.py $(wildcard native/*)
 

@@ -22,17 +22,17 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 import fastpull
-from bench.contests import CONTESTS, choose
-from bench.errors import BenchError
-from bench.folders import make_folder, temporary_folder
-from bench.images import bench_folder, find_image
+from bench.comparisons import COMPARISONS, choose
 from bench.machine import machine, packages, versions
 from bench.pictures import write_pictures
-from bench.programs import PROGRAMS, require, require_root
-from bench.recipes import IMAGES
 from bench.report import document, limit_table, summarize, summarize_limits, table
 from bench.rounds import OutputLocation, run_rounds
 from bench.sources import offered
+from tests.support.folders import make_folder, temporary_folder
+from tests.support.images.recipes import IMAGES
+from tests.support.images.store import bench_folder, find_image
+from tests.support.programs import PROGRAMS, require, require_root
+from tests.support.setup_errors import SetupError
 
 _TMPFS = "/dev/shm"
 
@@ -44,7 +44,7 @@ def main() -> int:
         signal.signal(number, _stop)
     try:
         failures = _run(options)
-    except BenchError as error:
+    except SetupError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     for failure in failures:
@@ -66,7 +66,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "--outputs",
         default="usual",
         metavar="LIST",
-        help=f"usual, all, or some of {','.join(contest.key for contest in CONTESTS)} (usual)",
+        help=f"usual, all, or some of {','.join(comparison.key for comparison in COMPARISONS)} (usual)",
     )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each peer in each place (3)")
     parser.add_argument("--places", default="tmpfs,disk", metavar="LIST", help="of tmpfs and disk (tmpfs,disk)")
@@ -83,7 +83,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> list[str]:
     require_root()
     if options.rounds < 1:
-        raise BenchError("there has to be at least 1 round")
+        raise SetupError("there has to be at least 1 round")
     disk = make_folder(os.path.abspath(options.disk or os.path.join(bench_folder(), "work")))
     make_folder(os.path.dirname(os.path.abspath(options.json)))
     places = _choose_places(options.places, disk)
@@ -91,12 +91,12 @@ def _run(options: argparse.Namespace) -> list[str]:
     layout = find_image(options.image)
     image = layout.facts()
     is_zstd = any(layer["mediaType"].endswith("+zstd") for layer in image["layers"])
-    contests = [some for contest in chosen if (some := contest.among(is_zstd=is_zstd)).peers]
+    comparisons = [some for comparison in chosen if (some := comparison.among(is_zstd=is_zstd)).peers]
     compileall.compile_dir(os.path.dirname(fastpull.__file__), quiet=2)  # as pip does for whoever installs it
-    require({program for contest in contests for peer in contest.peers for program in peer.programs})
-    ways = {contest.source for contest in contests}
+    require({program for comparison in comparisons for peer in comparison.peers for program in peer.programs})
+    ways = {comparison.source for comparison in comparisons}
     with temporary_folder(disk, "registry-") as folder, offered(layout, ways, folder) as sources:
-        results = run_rounds(layout, sources, contests, places, options.rounds)
+        results = run_rounds(layout, sources, comparisons, places, options.rounds)
     surroundings = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "image": image,
@@ -105,15 +105,15 @@ def _run(options: argparse.Namespace) -> list[str]:
         "packages": packages(),
     }
     cores = len(os.sched_getaffinity(0))
-    written = document(results, contests, surroundings, cores)
+    written = document(results, comparisons, surroundings, cores)
     with open(options.json, "w", encoding="utf-8") as file:
         json.dump(written, file, indent=2)
     folder, name = os.path.split(os.path.abspath(options.json))
     pictures = write_pictures(written, folder, os.path.splitext(name)[0])
     print(f"\n{image['name']}: {len(image['layers'])} layers, {image['compressed_bytes'] / 1e6:.0f} MB compressed\n")
-    print(table(summarize(results, contests, cores)))
+    print(table(summarize(results, comparisons, cores)))
     if results.needs:
-        print(f"\nwhat the machine needs\n\n{limit_table(summarize_limits(results, contests, cores))}")
+        print(f"\nwhat the machine needs\n\n{limit_table(summarize_limits(results, comparisons, cores))}")
     print(f"\nall samples: {options.json}; pictures: {' '.join(map(os.path.relpath, pictures))}")
     return results.failures
 
@@ -122,7 +122,7 @@ def _choose_places(names: str, disk: str) -> list[OutputLocation]:
     known = {"tmpfs": OutputLocation("tmpfs", _TMPFS, keeps=False), "disk": OutputLocation("disk", disk, keeps=True)}
     chosen = [known.get(name) for name in names.split(",")]
     if None in chosen:
-        raise BenchError(f"no places {names!r}: a list of {', '.join(known)}")
+        raise SetupError(f"no places {names!r}: a list of {', '.join(known)}")
     return [place for place in chosen if place is not None]
 
 

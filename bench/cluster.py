@@ -24,14 +24,14 @@ from typing import Any
 
 from aiohttp import web
 
-from bench.errors import BenchError
-from bench.folders import temporary_folder
-from bench.generated import Shape
-from bench.slow import Line
 from bench.tables import aligned
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.archive import archive
 from fastpull.layers.entry import Entry, EntryType
+from tests.support.folders import temporary_folder
+from tests.support.images.generated import Shape
+from tests.support.setup_errors import SetupError
+from tests.support.slow_link import Line
 
 MIB = 1 << 20
 _PIECE = 256 << 10
@@ -131,7 +131,7 @@ def mpi_command(ranks: int, arguments: Callable[[int], list[str]]) -> list[str]:
     """
     mpiexec = Path(sys.executable).parent / "mpiexec"
     if not mpiexec.exists():
-        raise BenchError(f"there is no {mpiexec}; it comes with pip install mpich")
+        raise SetupError(f"there is no {mpiexec}; it comes with pip install mpich")
     command = [str(mpiexec)]
     for rank in range(ranks):
         command += [":"] * (rank > 0)
@@ -152,7 +152,7 @@ async def run_job(verb: str, ranks: int, fan_out: int, image: str, folder: Path)
         out, _ = await process.communicate()
     results = [json.loads(line) for line in out.splitlines() if b'"event": "result"' in line]
     if process.returncode or not results:
-        raise BenchError(f"the job of {ranks} ranks ended with {process.returncode}")
+        raise SetupError(f"the job of {ranks} ranks ended with {process.returncode}")
     return dict(results[0])
 
 
@@ -196,7 +196,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         runs, size = asyncio.run(measure(options))
-    except BenchError as error:
+    except SetupError as error:
         print(error, file=sys.stderr)
         return 1
     rows = [

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from importlib.metadata import distributions
 from typing import Any
 
-from bench.errors import ProgramFailed
-from bench.programs import missing, run
+from tests.support.programs import missing, run
+from tests.support.setup_errors import ProgramFailed
 
 
 def machine() -> dict[str, Any]:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.errors import ProgramFailed
-from bench.programs import path_of
+from tests.support.programs import path_of
+from tests.support.setup_errors import ProgramFailed
 
 _OUTPUT_BLOCK = 512  # bytes, of which getrusage tells the number
 

@@ -1,9 +1,8 @@
-"""Several nodes that want an image at the same time, on one machine: ``python -m bench.nodes POINTS.json``.
+"""Pulls of one image by several nodes at once, on one machine: ``python -m bench.nodes CALIBRATION.json``.
 
-A node is a process with a cache of its own, or with one that all share, or a rank of an MPI job; the registry is on a
-loopback address, behind a proxy that passes so many bytes a second in all (`bench.slow`). The file has the points, and
-the site that they were measured on by what its parts do alone, so that `bench.points` can compare them with the
-simulation.
+A node is a process with its own cache or a shared one, or a rank of an MPI job. The registry listens on a loopback
+address behind a proxy that limits its total rate (`tests.support.slow_link`). The file written holds the measurements
+and the site, described by what each of its parts reaches alone; `bench.calibration` compares it with the simulation.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ import zstandard
 from aiohttp import web
 from isal import isal_zlib
 
+from bench.calibration import Calibration, Point
 from bench.cluster import cpu_seconds, mpi_command
-from bench.errors import ProgramFailed
-from bench.generated import Shape
-from bench.points import CalibrationPoint, Point
 from bench.simulate import SimulatedImage, Site
-from bench.slow import serve
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.archive import archive
+from tests.support.images.generated import Shape
+from tests.support.setup_errors import ProgramFailed
+from tests.support.slow_link import serve
 
 _SHAPE = Shape("nodes", layers=4, files=120, file_size=1 << 20)
 _REFERENCE = "test/nodes"
@@ -265,7 +264,7 @@ async def run(options: argparse.Namespace) -> None:
     finally:
         shutil.rmtree(folder)
     image = SimulatedImage(tuple(len(layer.blob) for layer in layers), output)
-    CalibrationPoint(site, image, tuple(points)).write(options.points)
+    Calibration(site, image, tuple(points)).write(options.points)
 
 
 async def _output_size(layers: list[NodeLayer], folder: str) -> int:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.layouts import Layout
 from bench.sources import ImageSource
+from tests.support.images.layouts import Layout
 
 Commands = list[list[str]]
 Maker = Callable[[ImageSource, str], Commands]

@@ -118,14 +118,14 @@ def bars_of_peers(rows: Sequence[Mapping[str, Any]], limits: Sequence[Mapping[st
         place: of the runs that are shown.
     """
     bars = []
-    for contest in dict.fromkeys(row["contest"] for row in rows if row["place"] == place):
-        bars.append(Bar(contest))
+    for comparison in dict.fromkeys(row["comparison"] for row in rows if row["place"] == place):
+        bars.append(Bar(comparison))
         for limit in limits:
-            if (limit["contest"], limit["place"]) == (contest, place):
+            if (limit["comparison"], limit["place"]) == (comparison, place):
                 note = f"{limit['seconds']:.2f} s"
                 bars.append(Bar("limit of the machine", (PicturePart("", limit["seconds"], _LIMIT),), note))
         for row in rows:
-            if (row["contest"], row["place"]) == (contest, place):
+            if (row["comparison"], row["place"]) == (comparison, place):
                 colour = _OURS if row["peer"].startswith("fastpull") else _OTHERS
                 times = "" if row["to_first"] in (None, 1.0) else f" ({row['to_first']:.1f}x)"
                 note = f"{row['wall_seconds']:.2f} s{times}"
@@ -145,7 +145,7 @@ def bars_of_stages(limits: Sequence[Mapping[str, Any]], place: str) -> list[Bar]
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     return [
         Bar(
-            limit["contest"],
+            limit["comparison"],
             tuple(PicturePart(name, seconds, colours[name]) for name, seconds in limit["stages"].items()),
             f"{sum(limit['stages'].values()):.2f} CPU s",
         )

@@ -11,7 +11,7 @@ from bench.limits import LimitStage, LimitWork, limit_of
 from bench.tables import aligned, times
 
 if TYPE_CHECKING:
-    from bench.contests import Contest
+    from bench.comparisons import Comparison
     from bench.rounds import Need, Results, Sample
 
 _HEADER = (
@@ -26,13 +26,13 @@ _UNCOUNTED = 0.1  # what is written beside an output for which the kernel counts
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the runs of one peer in one contest and place come to.
+    """What the runs of one peer in one comparison and place come to.
 
     Attributes:
-        contest, place, peer: their names.
+        comparison, place, peer: their names.
         wall_seconds: the median.
         wall_seconds_min, wall_seconds_max: the least and the most.
-        to_first: the median, over the rounds, of the wall time divided by that of the contest's first peer; None
+        to_first: the median, over the rounds, of the wall time divided by that of the comparison's first peer; None
             without it.
         to_limit: likewise, divided by the limit.
         cpu_seconds: the median.
@@ -42,7 +42,7 @@ class Row:
         written_ratio: the median of the bytes written by those of the output; None where the kernel counts none.
     """
 
-    contest: str
+    comparison: str
     place: str
     peer: str
     wall_seconds: float
@@ -59,17 +59,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LimitRow:
-    """What the machine needs for a contest in one place: medians over the rounds.
+    """What the machine needs for a comparison in one place: medians over the rounds.
 
     Attributes:
-        contest, place: their names.
+        comparison, place: their names.
         seconds: the limit.
         shared_seconds: the CPU time of all stages, divided by the cores.
         chain_seconds: the longest stage of one layer that cannot be divided.
         stages: CPU seconds of each.
     """
 
-    contest: str
+    comparison: str
     place: str
     seconds: float
     shared_seconds: float
@@ -77,16 +77,16 @@ class LimitRow:
     stages: dict[LimitStage, float]
 
 
-def summarize(results: Results, contests: Sequence[Contest], cores: int) -> list[Row]:
-    """A row for each peer in each contest and place, in the order in which they first ran."""
-    known = {contest.name: contest for contest in contests}
+def summarize(results: Results, comparisons: Sequence[Comparison], cores: int) -> list[Row]:
+    """A row for each peer in each comparison and place, in the order in which they first ran."""
+    known = {comparison.name: comparison for comparison in comparisons}
     limits = {
-        (need.contest, need.place, need.round): limit_of(need.work, known[need.contest].stages, cores).seconds
+        (need.comparison, need.place, need.round): limit_of(need.work, known[need.comparison].stages, cores).seconds
         for need in results.needs
     }
     groups: dict[tuple[str, str, str], list[Sample]] = {}
     for sample in results.samples:
-        groups.setdefault((sample.contest, sample.place, sample.peer), []).append(sample)
+        groups.setdefault((sample.comparison, sample.place, sample.peer), []).append(sample)
     rows = []
     for (name, place, peer), group in groups.items():
         first = {
@@ -117,12 +117,12 @@ def summarize(results: Results, contests: Sequence[Contest], cores: int) -> list
     return rows
 
 
-def summarize_limits(results: Results, contests: Sequence[Contest], cores: int) -> list[LimitRow]:
-    """A row for each contest and place that has a limit."""
-    stages = {contest.name: contest.stages for contest in contests}
+def summarize_limits(results: Results, comparisons: Sequence[Comparison], cores: int) -> list[LimitRow]:
+    """A row for each comparison and place that has a limit."""
+    stages = {comparison.name: comparison.stages for comparison in comparisons}
     groups: dict[tuple[str, str], list[LimitWork]] = {}
     for need in results.needs:
-        groups.setdefault((need.contest, need.place), []).append(need.work)
+        groups.setdefault((need.comparison, need.place), []).append(need.work)
     rows = []
     for (name, place), works in groups.items():
         limits = [limit_of(work, stages[name], cores) for work in works]
@@ -148,7 +148,7 @@ def limit_table(rows: Sequence[LimitRow]) -> str:
     """The limits, aligned."""
     cells = [
         (
-            row.contest,
+            row.comparison,
             row.place,
             f"{row.seconds:.2f}",
             f"{row.shared_seconds:.2f}",
@@ -160,13 +160,15 @@ def limit_table(rows: Sequence[LimitRow]) -> str:
     return aligned([_LIMIT_HEADER, *cells], 2)
 
 
-def document(results: Results, contests: Sequence[Contest], surroundings: dict[str, Any], cores: int) -> dict[str, Any]:
+def document(
+    results: Results, comparisons: Sequence[Comparison], surroundings: dict[str, Any], cores: int
+) -> dict[str, Any]:
     """The results for machines: what they hold for, the rows, the limits, and all samples."""
     return {
         **surroundings,
         "failures": results.failures,
-        "summary": [asdict(row) for row in summarize(results, contests, cores)],
-        "limits": [asdict(row) for row in summarize_limits(results, contests, cores)],
+        "summary": [asdict(row) for row in summarize(results, comparisons, cores)],
+        "limits": [asdict(row) for row in summarize_limits(results, comparisons, cores)],
         "samples": [asdict(sample) for sample in results.samples],
         "needs": [asdict(need) for need in results.needs],
     }
@@ -182,14 +184,14 @@ def _written(group: Sequence[Sample]) -> float | None:
     return ratio if ratio > _UNCOUNTED else None
 
 
-def _amount(needs: Iterable[Need], contest: Contest) -> int:
-    """The bytes that a contest's work is told by."""
-    return max((need.work.blob_bytes if contest.is_download else need.work.tar_bytes for need in needs), default=0)
+def _amount(needs: Iterable[Need], comparison: Comparison) -> int:
+    """The bytes that a comparison's work is told by."""
+    return max((need.work.blob_bytes if comparison.is_download else need.work.tar_bytes for need in needs), default=0)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     return (
-        row.contest,
+        row.comparison,
         row.place,
         row.peer,
         f"{row.wall_seconds:.2f}",

@@ -1,4 +1,4 @@
-"""Rounds: each peer's turn, in each contest and place."""
+"""Rounds: each peer's turn, in each comparison and place."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING
 
-from bench.errors import ProgramFailed
-from bench.folders import spread, temporary_folder
 from bench.measure import OutputSize, ProcessUsage, measure, output_size
-from bench.programs import run
 from bench.stages import measure_stages
+from tests.support.folders import spread, temporary_folder
+from tests.support.programs import run
+from tests.support.setup_errors import ProgramFailed
 
 if TYPE_CHECKING:
-    from bench.contests import Contest
-    from bench.layouts import Layout
+    from bench.comparisons import Comparison
     from bench.limits import LimitWork
     from bench.peers import Peer
     from bench.sources import ImageSource, Where
+    from tests.support.images.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Sample:
     """One run.
 
     Attributes:
-        contest, place: their names.
+        comparison, place: their names.
         round: counted from 0.
         peer: its name.
         usage: what it took.
         output: what it made.
     """
 
-    contest: str
+    comparison: str
     place: str
     round: int
     peer: str
@@ -66,12 +66,12 @@ class Need:
     """What the machine needed for a job, in one round.
 
     Attributes:
-        contest, place: their names.
+        comparison, place: their names.
         round: counted from 0.
         work: of the stages.
     """
 
-    contest: str
+    comparison: str
     place: str
     round: int
     work: LimitWork
@@ -83,7 +83,7 @@ class Results:
 
     Attributes:
         samples: of each run that succeeded.
-        needs: one for each round of a contest that has a limit.
+        needs: one for each round of a comparison that has a limit.
         failures: a message for each run that failed or did not make what the others made.
     """
 
@@ -95,41 +95,41 @@ class Results:
 def run_rounds(
     layout: Layout,
     sources: Mapping[Where, ImageSource],
-    contests: Sequence[Contest],
+    comparisons: Sequence[Comparison],
     places: Sequence[OutputLocation],
     rounds: int,
 ) -> Results:
-    """Runs the peers of each contest in turn, in another order each round, and measures its stages.
+    """Runs the peers of each comparison in turn, in another order each round, and measures its stages.
 
     Args:
         layout: of the image.
-        sources: of the image, for all contests.
-        contests: one after the other.
-        places: likewise, for each contest.
+        sources: of the image, for all comparisons.
+        comparisons: one after the other.
+        places: likewise, for each comparison.
         rounds: in each place.
     """
     results = Results()
-    for contest, place in product(contests, places):
-        source = sources[contest.source]
+    for comparison, place in product(comparisons, places):
+        source = sources[comparison.source]
         with temporary_folder(place.folder, "fastpull-bench-") as folder:
             spread(folder)
-            for number, peer in _turns(contest.peers, rounds):
-                name = f"{contest.name}, {place.name}, round {number + 1}: {peer.name if peer else 'the stages'}"
+            for number, peer in _turns(comparison.peers, rounds):
+                name = f"{comparison.name}, {place.name}, round {number + 1}: {peer.name if peer else 'the stages'}"
                 try:
                     if peer is None:
-                        results.needs += _measure_stages(layout, source, contest, place, number, folder)
+                        results.needs += _measure_stages(layout, source, comparison, place, number, folder)
                         continue
-                    sample = _run(source, contest, peer, place, number, folder)
+                    sample = _run(source, comparison, peer, place, number, folder)
                 except (ProgramFailed, OSError) as error:
                     results.failures.append(f"{name}: {error}")
                     print(f"{name}: failed", file=sys.stderr)
                 else:
                     results.samples.append(sample)
                     print(f"{name}: {sample.usage.wall_seconds:.2f} s", file=sys.stderr)
-    for contest in contests:
-        alike = {peer.name for peer in contest.peers if peer.is_alike}
-        outputs = [one for one in results.samples if one.contest == contest.name and one.peer in alike]
-        results.failures += _differences(contest.name, outputs)
+    for comparison in comparisons:
+        alike = {peer.name for peer in comparison.peers if peer.is_alike}
+        outputs = [one for one in results.samples if one.comparison == comparison.name and one.peer in alike]
+        results.failures += _differences(comparison.name, outputs)
     return results
 
 
@@ -153,17 +153,19 @@ def _folder_of_a_run(place: OutputLocation, parent: str) -> Iterator[str]:
 
 
 def _measure_stages(
-    layout: Layout, source: ImageSource, contest: Contest, place: OutputLocation, number: int, parent: str
+    layout: Layout, source: ImageSource, comparison: Comparison, place: OutputLocation, number: int, parent: str
 ) -> list[Need]:
-    if not contest.stages:
+    if not comparison.stages:
         return []
     with _folder_of_a_run(place, parent) as folder:
         os.sync()
-        work = measure_stages(layout, source.repository, folder, contest.stages)
-    return [Need(contest.name, place.name, number, work)]
+        work = measure_stages(layout, source.repository, folder, comparison.stages)
+    return [Need(comparison.name, place.name, number, work)]
 
 
-def _run(source: ImageSource, contest: Contest, peer: Peer, place: OutputLocation, number: int, parent: str) -> Sample:
+def _run(
+    source: ImageSource, comparison: Comparison, peer: Peer, place: OutputLocation, number: int, parent: str
+) -> Sample:
     with _folder_of_a_run(place, parent) as folder:
         for command in peer.prepare(source, folder):
             run(command)
@@ -171,15 +173,15 @@ def _run(source: ImageSource, contest: Contest, peer: Peer, place: OutputLocatio
         os.sync()  # what was written and removed before is not to be paid for now
         usage = measure(commands, folder)
         output = output_size(os.path.join(folder, peer.output))
-        return Sample(contest.name, place.name, number, peer.name, usage, output)
+        return Sample(comparison.name, place.name, number, peer.name, usage, output)
 
 
-def _differences(contest: str, samples: Sequence[Sample]) -> list[str]:
-    """A message if the outputs of a contest do not hold equally much."""
+def _differences(comparison: str, samples: Sequence[Sample]) -> list[str]:
+    """A message if the outputs of a comparison do not hold equally much."""
     counts: dict[int, set[str]] = {}
     for sample in samples:
         counts.setdefault(sample.output.entries, set()).add(sample.peer)
     if len(counts) < 2:
         return []
     words = "; ".join(f"{count} by {', '.join(sorted(names))}" for count, names in sorted(counts.items()))
-    return [f"{contest}: the outputs do not have the same number of entries: {words}"]
+    return [f"{comparison}: the outputs do not have the same number of entries: {words}"]

@@ -1,8 +1,8 @@
-"""How a pull grows: ``python -m bench.scaling`` doubles the entries, the layers or the bytes of a generated image.
+"""Growth of a pull: ``python -m bench.scaling`` doubles the entries, layers or bytes of a generated image.
 
-Further images make careless work superlinear; their entries are doubled, too (see `bench.hard`). A row tells what each
-doubling did to time and memory: 2.00x is proportional, 1.00x is none. The number of layers grows with the same files in
-them. Images come from a layout, so that there is nothing but fastpull in the figures.
+`tests.support.images.adversarial` has further images, which make careless code superlinear; their entries are doubled.
+A row of the table shows how one doubling changes time and memory: 2.00x is proportional, 1.00x is no change. Images
+with more layers hold the same files. All come from a local layout: the figures contain nothing but fastpull.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from bench.errors import BenchError
-from bench.folders import make_folder, temporary_folder
-from bench.generated import Shape
-from bench.hard import HARD, Hard
-from bench.layouts import TAG, write_layout
 from bench.machine import machine, packages
 from bench.measure import ProcessUsage, measure
-from bench.programs import require
 from bench.tables import aligned, times
+from tests.support.folders import make_folder, temporary_folder
+from tests.support.images.adversarial import ADVERSARIAL, AdversarialImage
+from tests.support.images.generated import Shape
+from tests.support.images.layouts import TAG, write_layout
+from tests.support.programs import require
+from tests.support.setup_errors import SetupError
 
 _FILE_BYTES = 1 << 20
 _LEVEL = 1  # of compression: images are not kept, and inflating takes as long
@@ -46,15 +46,15 @@ class Dimension:
     name: str
     numbers: tuple[int, ...]
 
-    def shape(self, number: int) -> Shape | Hard:
+    def shape(self, number: int) -> Shape | AdversarialImage:
         """The image of that size."""
         match self.name:
             case "entries":
                 return Shape("entries", layers=4, files=number, file_size=100)
             case "layers":
                 return Shape("layers", layers=number, files=12_800, file_size=16 << 10, replaced=10)
-            case name if name in HARD:
-                return Hard(name, number)
+            case name if name in ADVERSARIAL:
+                return AdversarialImage(name, number)
             case _:
                 return Shape("bytes", layers=2, files=number // _FILE_BYTES, file_size=_FILE_BYTES)
 
@@ -63,7 +63,7 @@ DIMENSIONS = (
     Dimension("entries", (125_000, 250_000, 500_000, 1_000_000)),
     Dimension("layers", (16, 32, 64, 128)),
     Dimension("bytes", (256 << 20, 512 << 20, 1 << 30, 2 << 30)),
-    *(Dimension(name, (125_000, 250_000, 500_000, 1_000_000)) for name in HARD),
+    *(Dimension(name, (125_000, 250_000, 500_000, 1_000_000)) for name in ADVERSARIAL),
 )
 
 
@@ -135,7 +135,10 @@ def main() -> int:
     """Measures, prints a table, and writes all results."""
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description="Doubles a generated image.")
     parser.add_argument(
-        "--dimensions", default="entries,layers,bytes", metavar="LIST", help=f"(%(default)s); also {','.join(HARD)}"
+        "--dimensions",
+        default="entries,layers,bytes",
+        metavar="LIST",
+        help=f"(%(default)s); also {','.join(ADVERSARIAL)}",
     )
     parser.add_argument("--outputs", default="directory,squashfs", metavar="LIST", help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=4, metavar="N", help="sizes of each, from the least on (4)")
@@ -146,7 +149,7 @@ def main() -> int:
     try:
         require(("fastpull",))
         steps = _run(options)
-    except BenchError as error:
+    except SetupError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     make_folder(os.path.dirname(os.path.abspath(options.json)))
@@ -160,7 +163,7 @@ def _run(options: argparse.Namespace) -> list[Step]:
     known = {dimension.name: dimension for dimension in DIMENSIONS}
     names, outputs = options.dimensions.split(","), options.outputs.split(",")
     if not (known.keys() >= set(names) and _OUTPUTS.keys() >= set(outputs)):
-        raise BenchError(f"dimensions are of {', '.join(known)}, outputs of {', '.join(_OUTPUTS)}")
+        raise SetupError(f"dimensions are of {', '.join(known)}, outputs of {', '.join(_OUTPUTS)}")
     steps = []
     for dimension in map(known.__getitem__, names):
         runs: dict[str, list[tuple[int, list[ProcessUsage]]]] = {output: [] for output in outputs}
@@ -176,13 +179,13 @@ def _run(options: argparse.Namespace) -> list[Step]:
     return steps
 
 
-def _generate(shape: Shape | Hard, path: str) -> None:
+def _generate(shape: Shape | AdversarialImage, path: str) -> None:
     """In a process of its own: the kernel counts this one's memory in what it tells of those started from it."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         pool.submit(_write, shape, path).result()
 
 
-def _write(shape: Shape | Hard, path: str) -> None:
+def _write(shape: Shape | AdversarialImage, path: str) -> None:
     write_layout(path, map(shape.members, range(shape.layers)), _LEVEL)
 
 

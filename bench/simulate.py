@@ -5,7 +5,7 @@ connection, the core that inflates its layer, the node's cores, disks), and each
 rate. So what is slowest anywhere holds up the rest, and nothing else is assumed. Nodes are alike and begin
 together, so that a piece that all of them get from each other has to be followed on one of them only.
 
-`bench.points` compares it with what was measured.
+`bench.calibration` compares it with what was measured.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from itertools import cycle
 from typing import TypeAlias
 
 from bench.curves import Curve, draw_curves
-from bench.slow import Line
 from bench.tables import aligned
+from tests.support.slow_link import Line
 
 NODES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 

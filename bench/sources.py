@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from bench.registry import REPOSITORY, Certificate, push, reference_at, running, slowed
+from tests.support.docker_registry import REPOSITORY, Certificate, push, reference_at, running, slowed
 
 if TYPE_CHECKING:
-    from bench.layouts import Layout
+    from tests.support.images.layouts import Layout
 
 RATE = 50e6
 """Bytes a second of each connection to a distant registry."""
@@ -58,7 +58,7 @@ def offered(layout: Layout, ways: Collection[Where], folder: str) -> Iterator[di
         folder: for the registry's storage and logs; exists.
 
     Raises:
-        BenchError: something does not start, or does not take the image.
+        SetupError: something does not start, or does not take the image.
     """
     sources = {Where.LAYOUT: ImageSource(f"{layout.path}:{layout.tag}", "oci:")}
     with contextlib.ExitStack() as stack:

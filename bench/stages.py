@@ -20,15 +20,15 @@ from typing import Any
 from zstandard import ZstdCompressor
 
 from bench.clock import Clock
-from bench.errors import BenchError
-from bench.layouts import Layout
 from bench.limits import LimitStage, LimitWork
-from bench.programs import run
 from fastpull.layers.decompress import inflate
 from fastpull.native import FileWriter, Spans
 from fastpull.native.layer_scanner import LayerScanner
 from fastpull.pipeline.layer import CHUNK
 from fastpull.sinks.directory.ownership import Ownership
+from tests.support.images.layouts import Layout
+from tests.support.programs import run
+from tests.support.setup_errors import SetupError
 
 _BLOCK = 128 << 10
 _RECEIVED = 256 << 10
@@ -186,7 +186,7 @@ class _Pass:
                 with clock.running(LimitStage.FILES):
                     code = writer.write(chunk, spans)
                 if code:
-                    raise BenchError(f"files cannot be written (error {code})")
+                    raise SetupError(f"files cannot be written (error {code})")
             if self._image is not None:
                 self._image.add(chunk, spans)
         self.entries += len(scanner.entries)
@@ -241,7 +241,7 @@ def _receive(url: str, clock: Clock) -> None:
         connection.request("GET", f"/{path}")
         with connection.getresponse() as response:
             if response.status != http.HTTPStatus.OK:
-                raise BenchError(f"{url} was answered with {response.status}")
+                raise SetupError(f"{url} was answered with {response.status}")
             while response.readinto(buffer):
                 pass
     connection.close()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from bench.images import bench_folder
 from fastpull.config import paths
 from fastpull.config.settings import Settings
+from tests.support.images.store import bench_folder
 from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry
 from tests.support.tokens import FakeTokenServer, GuardedRegistry

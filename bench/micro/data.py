@@ -7,10 +7,10 @@ from functools import cache
 
 import zstandard
 
-from bench.content import text
 from fastpull.layers.archive import archive
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.pipeline.layer import CHUNK
+from tests.support.images.content import text
 
 _TIME = 1_700_000_000
 _FILES_PER_FOLDER = 32

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.folders import spread, temporary_folder
 from bench.micro.data import BIG_FILES, SMALL_FILES, chunks_of, tar_of
 from bench.micro.measuring import Benchmark, report
 from fastpull.native import FileWriter
 from fastpull.native.layer_scanner import LayerScanner
 from fastpull.sinks.directory.ownership import Ownership
+from tests.support.folders import spread, temporary_folder
 
 
 @pytest.mark.parametrize("files", [SMALL_FILES, BIG_FILES], ids=["many-small", "few-big"])

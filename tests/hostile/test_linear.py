@@ -1,4 +1,4 @@
-"""Work grows with the entries and not faster, for the shapes of `bench.hard`: counted in steps, by no clock.
+"""Work grows linearly with the entries of adversarial images, counted in executed lines and not by a clock.
 
 A step is a line of fastpull's Python, on any thread. From each size to the next, which is twice as large, twice as many
 steps are to be added; what a pull takes anyway does not count.
@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 import fastpull
-from bench.hard import HARD, Hard
-from bench.layouts import TAG, write_layout
 from fastpull.config.settings import Settings
 from fastpull.demo.registry import LoopbackRegistry
 from fastpull.layers.index import LayerIndex
 from fastpull.layers.merge import merge
+from tests.support.images.adversarial import ADVERSARIAL, AdversarialImage
+from tests.support.images.layouts import TAG, write_layout
 from tests.support.layers import Member, file, folder, opaque, publish, symlink, whiteout
 
 _MAX_GROWTH = 2.3  # quadratic work has 4
@@ -67,23 +67,23 @@ def check_growth(steps: list[int], entries: int) -> None:
     assert (most - middle) / (middle - least) < _MAX_GROWTH, steps
 
 
-@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("name", ADVERSARIAL)
 def test_merging_grows_with_the_entries(name: str) -> None:
     steps = []
     for size in sizes(name, 2000):
-        shape = Hard(name, size)
+        shape = AdversarialImage(name, size)
         indexes = [LayerIndex.of(entry for entry, _ in shape.members(layer)) for layer in range(shape.layers)]
         steps.append(lines_of(lambda indexes=indexes: merge(indexes)))  # type: ignore[misc]
     check_growth(steps, size)
 
 
 @pytest.mark.parametrize("output", ["out/", "out.sqsh"])
-@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("name", ADVERSARIAL)
 def test_pulls_grow_with_the_entries(name: str, output: str, settings: Settings, tmp_path: Path) -> None:
     """Of blobs whose indexes are in the cache: otherwise chance has a say in what need not be written."""
     steps = []
     for size in sizes(name, 200):
-        shape, path = Hard(name, size), tmp_path / f"layout-{size}"
+        shape, path = AdversarialImage(name, size), tmp_path / f"layout-{size}"
         write_layout(str(path), map(shape.members, range(shape.layers)), 1)
         fastpull.pull(f"oci:{path}:{TAG}", str(tmp_path / "first.tar"), settings=settings)
         (tmp_path / "first.tar").unlink()

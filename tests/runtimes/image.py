@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from bench.layouts import Layout
 from fastpull.layers.archive import archive
+from tests.support.images.layouts import Layout
 from tests.support.layers import Member, file, folder
 
 REPORT = b"""\

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.images import find_image
 from fastpull.sinks.output.destination import free_space
 from tests.runtimes.image import CMD, DIRECTORY, ENTRYPOINT, ENV, GID, GROUPS, UID, USER, VOLUME, derive, layer
 from tests.runtimes.starters import NOBODY, STARTS, Outputs, Start, refusal, run
+from tests.support.images.store import find_image
 from tests.support.processes import run as fastpull
 
 PAGE = Path(__file__).parents[2] / "docs/runtimes.md"

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from bench.registry import free_port, running
 from fastpull.config.settings import Settings
 from fastpull.oci.digest import Digest
 from fastpull.telemetry.events import Warned
+from tests.support.docker_registry import free_port, running
 from tests.support.layers import file, publish, stored
 from tests.support.registry import FaultyRegistry
 from tests.support.services import nginx

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from bench.layouts import TAG, write_layout
 from fastpull.config.settings import Settings
 from fastpull.layers.entry import Entry, EntryType
+from tests.support.images.layouts import TAG, write_layout
 from tests.support.layers import Member
 from tests.support.link_stacks import LAYERS, random_stack
 from tests.support.merge_model import ModelRefused, merge_model

@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 
 import fastpull
-from bench.registry import free_port
 from fastpull.config.access import Access
 from fastpull.config.settings import Settings
 from fastpull.demo import check_tree, make_image
 from fastpull.errors import AccessDenied
+from tests.support.docker_registry import free_port
 from tests.support.layers import file, publish, stored
 from tests.support.logins import Authority, encoded, helper
 from tests.support.registry import Account, FaultyRegistry

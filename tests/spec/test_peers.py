@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from bench.registry import running
 from fastpull.config.settings import Settings
 from fastpull.demo import check_tree, make_image
+from tests.support.docker_registry import running
 from tests.support.layers import (
     Member,
     StoredLayer,

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from bench.images import find_image
-from bench.registry import serving
 from fastpull.config.settings import Settings
+from tests.support.docker_registry import serving
+from tests.support.images.store import find_image
 from tests.support.peers import mounted, mounted_by_user, umoci_unpack, unsquash
 from tests.support.trees import FoundEntry, as_fuse_shows, look
 

@@ -18,7 +18,6 @@ from aiohttp import web
 from yarl import URL
 
 import fastpull
-from bench.slow import serve
 from fastpull.config.access import Access
 from fastpull.config.settings import Settings
 from fastpull.errors import (
@@ -61,6 +60,7 @@ from tests.support.registry import (
     truncated,
     wrong_content_range,
 )
+from tests.support.slow_link import serve
 
 SIZE = 40 << 20
 CONTENT = os.urandom(SIZE)

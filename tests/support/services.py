@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.registry import Certificate, running
+from tests.support.docker_registry import Certificate, running
 from tests.support.logins import Authority
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.registry import free_port
+from tests.support.docker_registry import free_port
 from tests.support.processes import ProcessResult
 
 PROGRAMS = ("munged", "sbatch", "sbcast", "scancel", "sinfo", "slurmctld", "slurmd", "squeue", "srun")

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.errors import BenchError, ProgramFailed
-from bench.programs import require, run
+from tests.support.programs import require, run
+from tests.support.setup_errors import ProgramFailed, SetupError
 
 if TYPE_CHECKING:
-    from bench.layouts import Layout
+    from tests.support.images.layouts import Layout
 
 REPOSITORY = "bench/image"
 
@@ -37,7 +37,7 @@ def serving(layout: Layout, folder: str) -> Iterator[str]:
         The image's reference, without a scheme.
 
     Raises:
-        BenchError: the registry does not start, or does not take the image.
+        SetupError: the registry does not start, or does not take the image.
     """
     with running(folder) as address:
         push(layout, address)
@@ -48,7 +48,7 @@ def push(layout: Layout, address: str) -> None:
     """Copies an image to a registry.
 
     Raises:
-        BenchError: skopeo is missing, or the registry does not take the image.
+        SetupError: skopeo is missing, or the registry does not take the image.
     """
     require(("skopeo",))
     copy = ["skopeo", "--insecure-policy", "copy", "-q", "--dest-tls-verify=false"]
@@ -103,7 +103,7 @@ def running(
         Its address.
 
     Raises:
-        BenchError: it does not start.
+        SetupError: it does not start.
     """
     require(("docker-registry",))
     address = f"127.0.0.1:{free_port()}"
@@ -133,7 +133,7 @@ def running(
 
 @contextlib.contextmanager
 def slowed(address: str, delay: float, rate: float) -> Iterator[str]:
-    """Runs a proxy before a registry, see `bench.slow`, and stops it at the end.
+    """Runs a proxy before a registry, see `tests.support.slow_link`, and stops it at the end.
 
     Args:
         address: of the registry.
@@ -144,17 +144,19 @@ def slowed(address: str, delay: float, rate: float) -> Iterator[str]:
         The proxy's address.
 
     Raises:
-        BenchError: it does not start.
+        SetupError: it does not start.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.slow", address, str(delay), str(rate)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.support.slow_link", address, str(delay), str(rate)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with _stopped_at_the_end(process):
         assert process.stdout is not None
         with process.stdout:
             answer = process.stdout.readline().strip()
             if not answer:
-                raise BenchError("the proxy for slow lines did not start")
+                raise SetupError("the proxy for slow lines did not start")
             yield answer
 
 
@@ -182,7 +184,7 @@ def _wait_for(process: subprocess.Popen[bytes], address: str, log_path: str) -> 
             socket.create_connection((host, int(port)), timeout=1).close()
             return
         time.sleep(0.05)
-    raise BenchError(f"docker-registry did not answer at {address} within {_START_SECONDS} s")
+    raise SetupError(f"docker-registry did not answer at {address} within {_START_SECONDS} s")
 
 
 def free_port() -> int:

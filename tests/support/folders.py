@@ -8,20 +8,20 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-from bench.errors import BenchError, ProgramFailed
-from bench.programs import run
+from tests.support.programs import run
+from tests.support.setup_errors import ProgramFailed, SetupError
 
 
 def make_folder(path: str) -> str:
     """Makes a folder, unless it is there, and returns its path.
 
     Raises:
-        BenchError: it cannot be made.
+        SetupError: it cannot be made.
     """
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise BenchError(f"{path} cannot be used ({error.strerror})") from error
+        raise SetupError(f"{path} cannot be used ({error.strerror})") from error
     return path
 
 
@@ -42,7 +42,7 @@ def temporary_folder(parent: str, prefix: str) -> Iterator[str]:
     """A new folder of a random name, removed at the end with all that is in it.
 
     Raises:
-        BenchError: at the end, if something is mounted there, because removing would reach into it.
+        SetupError: at the end, if something is mounted there, because removing would reach into it.
     """
     path = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
@@ -50,5 +50,5 @@ def temporary_folder(parent: str, prefix: str) -> Iterator[str]:
     finally:
         with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
             if any(line.split()[4].startswith(path + "/") for line in mounts):
-                raise BenchError(f"something is mounted below {path}; unmount it, then remove that folder")
+                raise SetupError(f"something is mounted below {path}; unmount it, then remove that folder")
         shutil.rmtree(path)

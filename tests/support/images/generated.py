@@ -11,8 +11,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.content import text
 from fastpull.layers.entry import Entry, EntryType
+from tests.support.images.content import text
 
 _GENERATION = "1"  # changes with what is generated
 _TIME = 1_700_000_000

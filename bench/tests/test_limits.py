@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.clock import Clock
-from bench.generated import Shape
-from bench.layouts import TAG, Layout, write_layout
 from bench.limits import CHAINS, LimitStage, LimitWork, limit_of
 from bench.stages import measure_stages
+from tests.support.images.generated import Shape
+from tests.support.images.layouts import TAG, Layout, write_layout
 
 SECONDS = {
     LimitStage.RECEIVE: (1.0, 2.0),

@@ -1,4 +1,4 @@
-"""Measured runs of several nodes, and what the simulation says of them: ``python -m bench.points POINTS.json``.
+"""Measured runs of several nodes, and what the simulation says of them: ``python -m bench.calibration POINTS.json``.
 
 The file says which site they were measured on: `bench.nodes` writes one.
 """
@@ -36,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class CalibrationPoint:
+class Calibration:
     """Points, with where they were measured.
 
     Attributes:
@@ -49,7 +49,7 @@ class CalibrationPoint:
     points: tuple[Point, ...]
 
     @classmethod
-    def read(cls, path: str) -> CalibrationPoint:
+    def read(cls, path: str) -> Calibration:
         """Reads a file: ``site`` and ``image`` by the names of their attributes, and ``points``."""
         with open(path, encoding="utf-8") as file:
             value: dict[str, Any] = json.load(file)
@@ -72,7 +72,7 @@ class CalibrationPoint:
 def main() -> int:
     """Prints both; the exit code is 1 where a simulated time is off by more than `MAX_ERROR`."""
     rows, worst = [["strategy", "what", "binds", "nodes", "measured", "simulated", "error"]], 0.0
-    for point, outcome in CalibrationPoint.read(sys.argv[1]).compared():
+    for point, outcome in Calibration.read(sys.argv[1]).compared():
         error = outcome.seconds / point.seconds - 1
         worst = max(worst, abs(error))
         times = (f"{point.seconds:.2f} s", f"{outcome.seconds:.2f} s", f"{error:+.0%}")

@@ -1,6 +1,6 @@
-"""Images, built once and kept: ``python -m bench.images small full`` builds what is not there yet.
+"""Images, built once and kept: ``python -m tests.support.images.store small full`` builds what is not there yet.
 
-They are kept as OCI layouts below `bench_folder`. See `bench.recipes` for what there is.
+They are kept as OCI layouts below `bench_folder`. See `tests.support.images.recipes` for what there is.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import sys
 
-from bench.errors import BenchError
-from bench.folders import make_folder, spread, temporary_folder
-from bench.generated import Shape
-from bench.kitchen import Kitchen
-from bench.layouts import TAG, Layout, write_layout
-from bench.programs import require, require_root, run
-from bench.recipes import IMAGES, Image, ImageRecipe, Recoding
+from tests.support.folders import make_folder, spread, temporary_folder
+from tests.support.images.generated import Shape
+from tests.support.images.image_builder import ImageBuilder
+from tests.support.images.layouts import TAG, Layout, write_layout
+from tests.support.images.recipes import IMAGES, Image, ImageRecipe, Recoding
+from tests.support.programs import require, require_root, run
+from tests.support.setup_errors import SetupError
 
 
 def bench_folder() -> str:
@@ -27,14 +27,14 @@ def find_image(text: str) -> Layout:
     """The image that a command line names: one of `IMAGES`, built if it has to be, or ``oci:PATH:TAG``.
 
     Raises:
-        BenchError: it names nothing, or the image cannot be built.
+        SetupError: it names nothing, or the image cannot be built.
     """
     if text in IMAGES:
         return build(IMAGES[text])
     scheme, _, rest = text.partition(":")
     path, _, tag = rest.rpartition(":")
     if scheme != "oci" or not path or not tag:
-        raise BenchError(f"no image {text!r}: it is one of {', '.join(IMAGES)}, or oci:PATH:TAG")
+        raise SetupError(f"no image {text!r}: it is one of {', '.join(IMAGES)}, or oci:PATH:TAG")
     return Layout(text, os.path.abspath(path), tag)
 
 
@@ -42,7 +42,7 @@ def build(image: Image) -> Layout:
     """Makes an image, and the one that it is made of, unless that was done already.
 
     Raises:
-        BenchError: not root, a program is missing, or it failed; nothing is kept then but the log.
+        SetupError: not root, a program is missing, or it failed; nothing is kept then but the log.
     """
     folder = os.path.join(bench_folder(), "images")
     layout = Layout(image.name, os.path.join(folder, f"{image.name}-{image.version}"), TAG)
@@ -59,7 +59,7 @@ def build(image: Image) -> Layout:
             case Recoding():
                 _recode(base, built, image.compression)
             case ImageRecipe():
-                _cook(image, base, built, log_path)
+                _build_recipe(image, base, built, log_path)
         os.rename(built, layout.path)
     return layout
 
@@ -70,12 +70,12 @@ def _recode(source: str, path: str, compression: str) -> None:
     run([*copy, source, f"oci:{path}:{TAG}"])
 
 
-def _cook(recipe: ImageRecipe, base: str, path: str, log_path: str) -> None:
+def _build_recipe(recipe: ImageRecipe, base: str, path: str, log_path: str) -> None:
     require_root()
     require(("debootstrap", "buildah", "skopeo", "unshare"))
     print(f"log in {log_path}", file=sys.stderr)
     with open(log_path, "w", encoding="utf-8") as log:
-        Kitchen(os.path.dirname(path), log).cook(base, recipe.scripts, f"oci:{path}:{TAG}")
+        ImageBuilder(os.path.dirname(path), log).build(base, recipe.scripts, f"oci:{path}:{TAG}")
 
 
 def main() -> int:
@@ -83,7 +83,7 @@ def main() -> int:
     try:
         for name in sys.argv[1:]:
             print(find_image(name))
-    except BenchError as error:
+    except SetupError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return 0

@@ -10,8 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench import peers
-from bench.contests import CONTESTS, Contest, choose
-from bench.errors import BenchError
+from bench.comparisons import COMPARISONS, Comparison, choose
 from bench.limits import LimitStage, LimitWork
 from bench.measure import OutputSize, ProcessUsage
 from bench.pictures import Bar, PicturePart, draw, write_pictures
@@ -19,8 +18,9 @@ from bench.report import document, limit_table, summarize, summarize_limits, tab
 from bench.rounds import Need, Results, Sample
 from bench.scaling import DIMENSIONS, Dimension, steps_of
 from bench.scaling import table as scaling_table
+from tests.support.setup_errors import SetupError
 
-CONTEST = Contest("job", (peers.fastpull("rootfs"), peers.umoci()), (LimitStage.RECEIVE, LimitStage.INFLATE))
+COMPARISON = Comparison("job", (peers.fastpull("rootfs"), peers.umoci()), (LimitStage.RECEIVE, LimitStage.INFLATE))
 
 
 def sample(number: int, peer: str, seconds: float, written: int = 0) -> Sample:
@@ -36,41 +36,41 @@ def results() -> Results:
 
 
 def test_a_row_has_the_median_and_the_extremes() -> None:
-    row = summarize(results(), [CONTEST], cores=2)[0]
+    row = summarize(results(), [COMPARISON], cores=2)[0]
     assert (row.wall_seconds, row.wall_seconds_min, row.wall_seconds_max) == (3.0, 2.0, 4.0)
     assert (row.cpu_seconds, row.cpu_seconds_per_gb) == (6.0, 6.0)
 
 
 def test_ratios_are_medians_over_rounds_and_not_ratios_of_medians() -> None:
-    first, second = summarize(results(), [CONTEST], cores=2)
+    first, second = summarize(results(), [COMPARISON], cores=2)
     assert (first.to_first, first.to_limit) == (1.0, 3.0)
     assert (second.to_first, second.to_limit) == (2.5, 7.0)
 
 
 def test_writes_that_the_kernel_does_not_count_are_left_out() -> None:
-    first, second = summarize(results(), [CONTEST], cores=2)
+    first, second = summarize(results(), [COMPARISON], cores=2)
     assert (first.written_ratio, second.written_ratio) == (1.5, None)
 
 
 def test_without_a_limit_there_is_no_ratio_to_it() -> None:
     plain = Results(results().samples)
-    assert summarize(plain, [CONTEST], cores=2)[0].to_limit is None
-    assert summarize_limits(plain, [CONTEST], cores=2) == []
+    assert summarize(plain, [COMPARISON], cores=2)[0].to_limit is None
+    assert summarize_limits(plain, [COMPARISON], cores=2) == []
 
 
 def test_tables_are_aligned_and_the_document_is_json() -> None:
     for text in (
-        table(summarize(results(), [CONTEST], cores=2)),
-        limit_table(summarize_limits(results(), [CONTEST], cores=2)),
+        table(summarize(results(), [COMPARISON], cores=2)),
+        limit_table(summarize_limits(results(), [COMPARISON], cores=2)),
     ):
         assert len({len(line.rstrip()) for line in text.splitlines()[:2]}) == 1
-    written = json.loads(json.dumps(document(results(), [CONTEST], {"image": {"name": "some"}}, 2)))
+    written = json.loads(json.dumps(document(results(), [COMPARISON], {"image": {"name": "some"}}, 2)))
     assert written["limits"][0]["stages"] == {"receive": 1.0, "inflate": 1.0}
     assert len(written["samples"]) == 5
 
 
 def test_pictures_are_well_formed_and_have_a_bar_for_each_peer(tmp_path: Path) -> None:
-    written = document(results(), [CONTEST], {"image": {"name": "a <small> & simple one"}}, 2)
+    written = document(results(), [COMPARISON], {"image": {"name": "a <small> & simple one"}}, 2)
     paths = write_pictures(written, str(tmp_path), "some")
     assert [path.rpartition("/")[2] for path in paths] == ["some-tmpfs-peers.svg", "some-tmpfs-stages.svg"]
     rectangles = [len(ET.parse(path).findall("{http://www.w3.org/2000/svg}rect")) for path in paths]
@@ -95,19 +95,19 @@ def test_a_picture_of_nothing_is_a_picture() -> None:
 
 
 def test_contests_have_names_of_their_own_and_are_chosen_by_them() -> None:
-    assert len({contest.key for contest in CONTESTS}) == len(CONTESTS)
-    assert [contest.name for contest in choose("download-20-ms,directory")] == ["download, 20 ms", "directory"]
-    assert {contest.name for contest in choose("usual")} < {contest.name for contest in choose("all")}
-    with pytest.raises(BenchError, match="no output 'nonsense'"):
+    assert len({comparison.key for comparison in COMPARISONS}) == len(COMPARISONS)
+    assert [comparison.name for comparison in choose("download-20-ms,directory")] == ["download, 20 ms", "directory"]
+    assert {comparison.name for comparison in choose("usual")} < {comparison.name for comparison in choose("all")}
+    with pytest.raises(SetupError, match="no output 'nonsense'"):
         choose("nonsense")
 
 
 def test_who_cannot_read_zstd_does_not_take_part_with_it() -> None:
-    for contest in CONTESTS:
-        names = [peer.name for peer in contest.among(is_zstd=True).peers]
-        assert contest.name == "writer" or names[0].startswith("fastpull")
+    for comparison in COMPARISONS:
+        names = [peer.name for peer in comparison.among(is_zstd=True).peers]
+        assert comparison.name == "writer" or names[0].startswith("fastpull")
         assert not any("umoci" in name for name in names)
-    assert "skopeo+umoci" in [peer.name for peer in CONTESTS[0].among(is_zstd=False).peers]
+    assert "skopeo+umoci" in [peer.name for peer in COMPARISONS[0].among(is_zstd=False).peers]
 
 
 def test_growth_is_told_from_each_size_to_the_next() -> None:

@@ -1,4 +1,4 @@
-"""The contests: jobs, those who do them, and what the machine itself needs for each."""
+"""The comparisons: jobs, those who do them, and what the machine itself needs for each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bench import peers
-from bench.errors import BenchError
 from bench.limits import LimitStage
-from bench.programs import missing
 from bench.sources import Where
+from tests.support.programs import missing
+from tests.support.setup_errors import SetupError
 
 if TYPE_CHECKING:
     from bench.peers import Peer
@@ -25,7 +25,7 @@ _SQUASHFS = (*_UNPACK, LimitStage.COMPRESS, LimitStage.BLOCKS)
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class Comparison:
     """Peers that do the same job.
 
     Attributes:
@@ -49,8 +49,8 @@ class Contest:
         """The name on the command line."""
         return self.name.replace(",", "").replace(" ", "-")
 
-    def among(self, *, is_zstd: bool) -> Contest:
-        """The contest of those who can take part: whose programs are here, if they are optional, and read the image.
+    def among(self, *, is_zstd: bool) -> Comparison:
+        """The comparison of those who can take part: whose programs are here, if they are optional, and read the image.
 
         Args:
             is_zstd: whether a layer of the image is compressed with zstd.
@@ -62,47 +62,49 @@ class Contest:
         return replace(self, peers=tuple(filter(can, self.peers)))
 
 
-def _download(name: str, source: Where, *more: Peer, options: tuple[str, ...] = ()) -> Contest:
+def _download(name: str, source: Where, *more: Peer, options: tuple[str, ...] = ()) -> Comparison:
     stages = _FETCH if source is Where.HTTP else ()
-    return Contest(name, (peers.fastpull_warm(*options), peers.skopeo(), *more), stages, source, is_download=True)
+    return Comparison(name, (peers.fastpull_warm(*options), peers.skopeo(), *more), stages, source, is_download=True)
 
 
-CONTESTS = (
-    Contest(
+COMPARISONS = (
+    Comparison(
         "directory", (peers.fastpull("rootfs"), peers.umoci(), peers.podman()), (*_FETCH, *_DIRECTORY), is_usual=True
     ),
-    Contest("squashfs", (peers.fastpull("image.sqsh"), peers.mksquashfs(*_ZSTD)), (*_FETCH, *_SQUASHFS), is_usual=True),
-    Contest(
+    Comparison(
+        "squashfs", (peers.fastpull("image.sqsh"), peers.mksquashfs(*_ZSTD)), (*_FETCH, *_SQUASHFS), is_usual=True
+    ),
+    Comparison(
         "squashfs, raw",
         (peers.fastpull("image.sqsh", "--compression", "none"), peers.mksquashfs(*_ENROOT), peers.enroot()),
         (*_FETCH, *_UNPACK, LimitStage.BLOCKS),
         is_usual=True,
     ),
-    Contest(
+    Comparison(
         "squashfs, cached",
         (peers.fastpull("image.sqsh", is_cached=True), peers.mksquashfs(*_ZSTD, is_cached=True)),
         (LimitStage.READ, *_SQUASHFS),
         is_usual=True,
     ),
-    Contest("writer", (peers.writer(), peers.tar2sqfs()), source=Where.LAYOUT, is_usual=True),
-    Contest(
+    Comparison("writer", (peers.writer(), peers.tar2sqfs()), source=Where.LAYOUT, is_usual=True),
+    Comparison(
         "directory, cached",
         (peers.fastpull("rootfs", is_cached=True), peers.umoci(is_cached=True)),
         (LimitStage.READ, *_DIRECTORY),
     ),
-    Contest(
+    Comparison(
         "directory, layout",
         (peers.fastpull("rootfs"), peers.umoci_of_layout()),
         (*_LOAD, *_DIRECTORY),
         Where.LAYOUT,
     ),
-    Contest(
+    Comparison(
         "squashfs, layout",
         (peers.fastpull("image.sqsh"), peers.mksquashfs_of_layout(*_ZSTD)),
         (*_LOAD, *_SQUASHFS),
         Where.LAYOUT,
     ),
-    Contest("directory, tls", (peers.fastpull("rootfs", "--insecure"), peers.umoci()), (), Where.TLS),
+    Comparison("directory, tls", (peers.fastpull("rootfs", "--insecure"), peers.umoci()), (), Where.TLS),
     _download("download", Where.HTTP, peers.crane(), peers.oras()),
     _download("download, tls", Where.TLS, options=("--insecure",)),
     _download("download, 20 ms", Where.NEAR),
@@ -110,16 +112,16 @@ CONTESTS = (
 )
 
 
-def choose(names: str) -> list[Contest]:
-    """The contests that a command line names: ``usual``, ``all``, or a list of keys.
+def choose(names: str) -> list[Comparison]:
+    """The comparisons that a command line names: ``usual``, ``all``, or a list of keys.
 
     Raises:
-        BenchError: it names something else.
+        SetupError: it names something else.
     """
-    known = {contest.key: contest for contest in CONTESTS}
+    known = {comparison.key: comparison for comparison in COMPARISONS}
     if names in ("usual", "all"):
-        return [contest for contest in CONTESTS if contest.is_usual or names == "all"]
+        return [comparison for comparison in COMPARISONS if comparison.is_usual or names == "all"]
     for name in names.split(","):
         if name not in known:
-            raise BenchError(f"no output {name!r}: usual, all, or a list of {', '.join(known)}")
+            raise SetupError(f"no output {name!r}: usual, all, or a list of {', '.join(known)}")
     return [known[name] for name in names.split(",")]

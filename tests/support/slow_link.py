@@ -1,4 +1,4 @@
-"""A slow line: ``python -m bench.slow UPSTREAM DELAY RATE [TOTAL]``, a proxy on a loopback address.
+"""A slow line: ``python -m tests.support.slow_link UPSTREAM DELAY RATE [TOTAL]``, a proxy on a loopback address.
 
 Each connection is a line of its own: what comes back takes DELAY seconds, and passes at no more than RATE bytes a
 second, as a sender's window over a long way has it; the first byte takes twice as long, for a connection has to be

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO
 
-from bench.errors import BenchError, ProgramFailed
+from tests.support.setup_errors import ProgramFailed, SetupError
 
 DEBIAN_PACKAGES = {
     "buildah": "buildah",
@@ -50,22 +50,22 @@ def require(programs: Iterable[str]) -> None:
     """Makes sure that programs are there.
 
     Raises:
-        BenchError: some are not; names them and their packages.
+        SetupError: some are not; names them and their packages.
     """
     absent = missing(programs)
     if absent:
         packages = " ".join(sorted({DEBIAN_PACKAGES[program] for program in absent}))
-        raise BenchError(f"missing programs: {', '.join(absent)} (Debian packages: {packages})")
+        raise SetupError(f"missing programs: {', '.join(absent)} (Debian packages: {packages})")
 
 
 def require_root() -> None:
     """Makes sure that this is root.
 
     Raises:
-        BenchError: it is not.
+        SetupError: it is not.
     """
     if os.geteuid() != 0:
-        raise BenchError("needs root: images are built with their owners, and trees are unpacked with them")
+        raise SetupError("needs root: images are built with their owners, and trees are unpacked with them")
 
 
 def run(command: Sequence[str], log: IO[str] | None = None, environment: Mapping[str, str] | None = None) -> str:

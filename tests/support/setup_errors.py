@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class BenchError(Exception):
+class SetupError(Exception):
     """The benchmark cannot go on; the message is one line for people."""
 
 
-class ProgramFailed(BenchError):
+class ProgramFailed(SetupError):
     """A program that the benchmark started did not succeed.
 
     Attributes:

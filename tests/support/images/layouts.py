@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.errors import BenchError
 from fastpull.layers.archive import END, header_of, padding_of
 from fastpull.layers.entry import Entry
+from tests.support.setup_errors import SetupError
 
 TAG = "bench"
 
@@ -46,7 +46,7 @@ class Layout:
         """The paths of the layers' blobs, from the base to the top.
 
         Raises:
-            BenchError: there is no such image.
+            SetupError: there is no such image.
         """
         digests = [str(layer["digest"]) for layer in self.facts()["layers"]]
         return [os.path.join(self.path, "blobs", *digest.split(":")) for digest in digests]
@@ -55,7 +55,7 @@ class Layout:
         """What there is to say of the image, for a report.
 
         Raises:
-            BenchError: there is no such image.
+            SetupError: there is no such image.
         """
         try:
             manifests = self._read("index.json")["manifests"]
@@ -66,7 +66,7 @@ class Layout:
             )
             layers = self._read("blobs", *digest.split(":"))["layers"]
         except (OSError, ValueError, KeyError, StopIteration) as error:
-            raise BenchError(f"no image at {self} ({type(error).__name__}: {error})") from error
+            raise SetupError(f"no image at {self} ({type(error).__name__}: {error})") from error
         return {
             "name": self.name,
             "manifest": digest,

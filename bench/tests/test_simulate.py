@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bench
+from bench.calibration import MAX_ERROR, Calibration
 from bench.curves import Curve, draw_curves
-from bench.points import MAX_ERROR, CalibrationPoint
 from bench.simulate import LARGE, STRATEGIES, TYPICAL, Server, SimulatedImage, Site, Steps, World, assign, simulate
-from bench.slow import Line
+from tests.support.slow_link import Line
 
 
 def with_rates(site: Site, rates: Mapping[str, float]) -> Site:
@@ -118,7 +118,7 @@ def test_layers_are_spread_by_their_size() -> None:
 
 def test_the_simulation_tells_what_was_measured() -> None:
     """``python -m bench.nodes`` measured it, see docs/scaling.md."""
-    measured = CalibrationPoint.read(str(Path(bench.__file__).with_name("points.json")))
+    measured = Calibration.read(str(Path(bench.__file__).with_name("calibration.json")))
     assert {point.nodes for point in measured.points} == {1, 2, 4, 8}
     for point, outcome in measured.compared():
         assert abs(outcome.seconds / point.seconds - 1) <= MAX_ERROR, point
@@ -126,10 +126,10 @@ def test_the_simulation_tells_what_was_measured() -> None:
 
 
 def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
-    source = Path(bench.__file__).with_name("points.json")
-    measured = CalibrationPoint.read(str(source))
-    measured.write(str(tmp_path / "points.json"))
-    assert CalibrationPoint.read(str(tmp_path / "points.json")) == measured
+    source = Path(bench.__file__).with_name("calibration.json")
+    measured = Calibration.read(str(source))
+    measured.write(str(tmp_path / "calibration.json"))
+    assert Calibration.read(str(tmp_path / "calibration.json")) == measured
 
 
 def test_curves_are_drawn_within_the_picture() -> None:

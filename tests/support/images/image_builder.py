@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterable
 from typing import IO
 
-from bench.programs import run
-from bench.recipes import PIP_FOLDER, SUITE
+from tests.support.images.recipes import PIP_FOLDER, SUITE
+from tests.support.programs import run
 
 _NETWORK_SETTINGS = (
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES"),
@@ -17,7 +17,7 @@ _NETWORK_SETTINGS = (
 _CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
-class Kitchen:
+class ImageBuilder:
     """A place where images are made, with storage of its own. Nothing is removed before the end, see `spread`."""
 
     def __init__(self, folder: str, log: IO[str]) -> None:
@@ -26,7 +26,7 @@ class Kitchen:
         self._storage = os.path.join(folder, "storage")
         self._run = os.path.join(folder, "run")
 
-    def cook(self, base: str, scripts: Iterable[str], destination: str) -> None:
+    def build(self, base: str, scripts: Iterable[str], destination: str) -> None:
         """Makes an image.
 
         Args:

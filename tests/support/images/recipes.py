@@ -1,8 +1,8 @@
-"""Recipes: what the images for benchmarks are made of.
+"""Recipes of the images for benchmarks and tests.
 
-A *recipe* is cooked as people make their images: a distribution, its packages, Python packages, and a last layer that
-changes what is below. Versions are those of the day; results name the image's digest. A *recoding* is another image
-with its layers compressed in another way. A *shape* is generated, see `bench.generated`, and always the same.
+A *recipe* is built as publishers build their images: a distribution, its packages, Python packages, and a last layer
+that changes lower ones. Package versions are those of the day; results name the image's digest. A *recoding* is another
+image with its layers recompressed. A *shape* is generated (`tests.support.images.generated`) and always the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from bench.generated import SHAPES, Shape
+from tests.support.images.generated import SHAPES, Shape
 
 SUITE = "bookworm"
 

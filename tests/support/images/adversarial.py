@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from fastpull.layers.entry import Entry, EntryType
 
-HARD = ("deep", "whiteouts", "opaque", "links", "repeated")
+ADVERSARIAL = ("deep", "whiteouts", "opaque", "links", "repeated")
 _DEPTH = 120  # names in a path; 255 are allowed
 _PER_FOLDER = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Hard:
+class AdversarialImage:
     """Two layers with so many entries together.
 
     Attributes:
-        name: of `HARD`.
+        name: of `ADVERSARIAL`.
         entries: how many, about.
     """
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import fastpull
-from bench.generated import SHAPES, Shape
-from bench.layouts import TAG, Layout, write_layout
-from bench.recipes import IMAGES, Recoding
 from fastpull.config.settings import Settings
+from tests.support.images.generated import SHAPES, Shape
+from tests.support.images.layouts import TAG, Layout, write_layout
+from tests.support.images.recipes import IMAGES, Recoding
 
 SMALL = Shape("small", layers=3, files=300, file_size=3000, replaced=10)
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bench.slow import PIECE, Line, serve
+from tests.support.slow_link import PIECE, Line, serve
 
 
 def test_a_byte_arrives_after_the_delay() -> None:

@@ -1,0 +1,1 @@
+"""Tests of the benchmark itself: its limits, tables, pictures and simulation."""
