@@ -36,7 +36,7 @@ class Progress:
                 print(f"\rnote: {message}", file=sys.stderr)
 
 
-async def unpack(source: str, rootfs: Path) -> fastpull.ImageConfig:
+async def unpack(source: str, rootfs: Path) -> fastpull.oci.ImageConfig:
     """Makes the root filesystem; returns what the image says of how to run it."""
     async with fastpull.Client(on_event=Progress()) as client:
         image = await client.resolve(source)
@@ -44,7 +44,7 @@ async def unpack(source: str, rootfs: Path) -> fastpull.ImageConfig:
     return image.config
 
 
-def command_for(config: fastpull.ImageConfig, rootfs: Path, arguments: list[str]) -> list[str]:
+def command_for(config: fastpull.oci.ImageConfig, rootfs: Path, arguments: list[str]) -> list[str]:
     """What starts the image's program, with arguments in place of the image's own."""
     words = [*config.entrypoint, *(arguments or config.cmd)] or ["/bin/sh"]
     rootless = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]

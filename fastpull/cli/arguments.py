@@ -30,13 +30,13 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "connections", "site_connections", "memory", "workers")
     access = parser.add_argument_group("registries", "by default with the logins of podman, skopeo, docker and enroot")
     add_login_arguments(access)
-    add_settings(access, *fastpull.ACCESS)
+    add_settings(access, *fastpull.config.ACCESS)
 
 
 def add_settings(parser: argparse._ActionsContainer, *names: str) -> None:
     """Settings as flags, with what the table of settings says of them; those without a flag are passed over."""
     for name in names:
-        setting = fastpull.SETTINGS[name]
+        setting = fastpull.config.SETTINGS[name]
         text = f"{setting.text} ({setting.shown_default})".replace("%", "%%")
         if not setting.flag:
             continue
@@ -62,7 +62,7 @@ def add_login_arguments(parser: argparse._ActionsContainer) -> None:
 def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
     """How much an image may take."""
     limits = parser.add_argument_group("limits", "an image that takes more is refused")
-    add_settings(limits, *fastpull.LIMITS)
+    add_settings(limits, *fastpull.config.LIMITS)
 
 
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,13 +73,13 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="tell of retries and of each layer, too")
 
 
-def read_environment(name: str, console: Console, *, verbose: bool) -> fastpull.EnvironmentFile:
+def read_environment(name: str, console: Console, *, verbose: bool) -> fastpull.runtimes.EnvironmentFile:
     """Reads an environment definition file, and tells what in it means nothing here.
 
     Raises:
         InvalidSetting: it cannot be read, or the file that it names as its image is not there.
     """
-    found = fastpull.EnvironmentFile.load(name)
+    found = fastpull.runtimes.EnvironmentFile.load(name)
     image = found.image_file
     if image is not None and not os.path.isfile(image):
         raise InvalidSetting(image, f"there is no such image, which {found.path} names")
@@ -93,16 +93,16 @@ def read_environment(name: str, console: Console, *, verbose: bool) -> fastpull.
 
 def given_settings(options: argparse.Namespace) -> dict[str, object]:
     """What the command line says of settings; None for what it does not say."""
-    given: dict[str, object] = {name: getattr(options, name, None) for name in fastpull.SETTINGS}
+    given: dict[str, object] = {name: getattr(options, name, None) for name in fastpull.config.SETTINGS}
     username, colon, password = (getattr(options, "creds", None) or "").partition(":")
     if username:
         given["username"] = username
     if colon:
-        given["password"] = fastpull.Secret(password)
+        given["password"] = fastpull.config.Secret(password)
     if getattr(options, "password_stdin", False):
         if colon:
             raise InvalidSetting("--password-stdin", "--creds has a password already")
-        given["password"] = fastpull.Secret(_password())
+        given["password"] = fastpull.config.Secret(_password())
     return given
 
 

@@ -65,7 +65,7 @@ def add_verb(verbs: Any) -> None:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    cache = fastpull.CacheManager(options.cache)
+    cache = fastpull.cache.CacheManager(options.cache)
     if options.blobs:
         blobs = cache.blobs()
         rows = [(str(blob.digest), size_of(blob.size), age_of(blob.last_used)) for blob in blobs]
@@ -108,7 +108,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _du(options: argparse.Namespace) -> int:
-    cache = fastpull.CacheManager(options.cache)
+    cache = fastpull.cache.CacheManager(options.cache)
     usage = cache.usage()
     rows = [
         ("blobs", str(usage.blobs), size_of(usage.blob_bytes)),
@@ -123,10 +123,10 @@ def _du(options: argparse.Namespace) -> int:
 
 
 def _gc(options: argparse.Namespace) -> int:
-    removed = fastpull.CacheManager(options.cache).collect(
-        max_size=fastpull.parse_size(options.max_size) if options.max_size else None,
-        max_age_seconds=fastpull.parse_age(options.max_age) if options.max_age else None,
-        max_pin_seconds=fastpull.parse_age(options.pin_age or "30d"),
+    removed = fastpull.cache.CacheManager(options.cache).collect(
+        max_size=fastpull.config.parse_size(options.max_size) if options.max_size else None,
+        max_age_seconds=fastpull.config.parse_age(options.max_age) if options.max_age else None,
+        max_pin_seconds=fastpull.config.parse_age(options.pin_age or "30d"),
         dry_run=options.dry_run,
     )
     _tell_removed(options, removed)
@@ -134,7 +134,7 @@ def _gc(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    found = fastpull.CacheManager(options.cache).verify(dry_run=options.dry_run)
+    found = fastpull.cache.CacheManager(options.cache).verify(dry_run=options.dry_run)
     for digest in found.corrupt:
         print(f"fastpull: damaged: {digest}", file=sys.stderr)
     for kind, digests in (
@@ -159,8 +159,8 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _rm(options: argparse.Namespace) -> int:
-    cache = fastpull.CacheManager(options.cache)
-    removed, failures = fastpull.Removed(), []
+    cache = fastpull.cache.CacheManager(options.cache)
+    removed, failures = fastpull.cache.Removed(), []
     for name in options.names:
         try:
             one = cache.remove(name, dry_run=options.dry_run)
@@ -173,7 +173,7 @@ def _rm(options: argparse.Namespace) -> int:
     return failures[0] if failures else 0
 
 
-def _tell_removed(options: argparse.Namespace, removed: fastpull.Removed) -> None:
+def _tell_removed(options: argparse.Namespace, removed: fastpull.cache.Removed) -> None:
     if options.json:
         print(json.dumps(plain(removed)))
         return

@@ -36,15 +36,15 @@ def add_verb(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    add_settings(parser, *fastpull.SETTINGS)
+    add_settings(parser, *fastpull.config.SETTINGS)
     add_login_arguments(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     given = given_settings(options)
-    fastpull.check_settings(fastpull.Settings.load(**given))
-    found = fastpull.effective_settings(**given)
+    fastpull.pipeline.check_settings(fastpull.Settings.load(**given))
+    found = fastpull.config.effective_settings(**given)
     if options.json:
         print(
             json.dumps({one.setting.name: {"value": plain(one.value), "origin": one.origin} for one in found}, indent=2)
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _warn_of_variables() -> None:
-    known = {setting.variable for setting in fastpull.SETTINGS.values()}
+    known = {setting.variable for setting in fastpull.config.SETTINGS.values()}
     for name in sorted(os.environ):
         if name.startswith("FASTPULL_") and not name.startswith(_OTHERS) and name not in known:
             near = difflib.get_close_matches(name, known, 1)

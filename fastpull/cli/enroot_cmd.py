@@ -68,7 +68,10 @@ class _EnrootConsole(LineConsole):
 def _run_import(options: argparse.Namespace) -> int:
     with _EnrootConsole() as console:
         try:
-            enroot, uri = fastpull.EnrootSettings.load(os.environ), fastpull.EnrootUri.parse(options.uri)
+            enroot, uri = (
+                fastpull.runtimes.EnrootSettings.load(os.environ),
+                fastpull.runtimes.EnrootUri.parse(options.uri),
+            )
             for note in enroot.notes:
                 console.on_event(Warned(options.uri, note))
             output = os.path.abspath(options.output or uri.filename)
@@ -97,7 +100,10 @@ def _check_absent(output: str) -> None:
 def _run_digest(options: argparse.Namespace) -> int:
     with _EnrootConsole() as console:
         try:
-            enroot, uri = fastpull.EnrootSettings.load(os.environ), fastpull.EnrootUri.parse(options.uri)
+            enroot, uri = (
+                fastpull.runtimes.EnrootSettings.load(os.environ),
+                fastpull.runtimes.EnrootUri.parse(options.uri),
+            )
             image = run(_resolve(options, _settings(options, enroot), str(uri.reference), console))
         except FastpullError as error:
             console.failure(error)
@@ -120,11 +126,11 @@ async def _resolve(
         return await client.resolve(source, _platform(options))
 
 
-def _settings(options: argparse.Namespace, enroot: fastpull.EnrootSettings) -> fastpull.Settings:
+def _settings(options: argparse.Namespace, enroot: fastpull.runtimes.EnrootSettings) -> fastpull.Settings:
     """What fastpull is told itself, by whatever way, then enroot's settings."""
     for name, value in enroot.environment:
         os.environ.setdefault(name, value)
-    for one in fastpull.effective_settings(**given_settings(options)):
+    for one in fastpull.config.effective_settings(**given_settings(options)):
         if one.origin == "default" and one.setting.name in _ENROOT_S:
             setattr(options, one.setting.name, getattr(enroot, one.setting.name))
     return settings_of(options)

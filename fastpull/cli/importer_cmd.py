@@ -46,7 +46,7 @@ def script() -> NoReturn:
     fastpull_script(["importer", *sys.argv[1:]])
 
 
-def _get(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
+def _get(options: argparse.Namespace, metrics: fastpull.metrics.Metrics) -> int:
     console = LineConsole(verbose=True)
     importer = fastpull.Importer(on_event=metrics.beside(console.on_event))
     image = run(importer.get(options.uri))

@@ -10,7 +10,7 @@ from fastpull.cli.words import size_of
 from fastpull.errors import printable
 
 if TYPE_CHECKING:
-    from fastpull.cli.tracker import Row, Total
+    from fastpull.cli.tracker import ProgressRow, Total
 
 _MAX_ROWS = 24
 _MAX_NAME = 48
@@ -59,7 +59,7 @@ def percent(part: int, whole: int) -> str:
     return f"{min(100, 100 * part // whole) if whole > 0 else 100}%"
 
 
-def bar(row: Row, width: int) -> str:
+def bar(row: ProgressRow, width: int) -> str:
     """Return a bar: ``#`` is verified or unpacked, ``=`` is downloaded, ``-`` is still to come."""
     if row.size <= 0:
         return "#" * width if row.is_done else "-" * width
@@ -89,7 +89,7 @@ def total_line(total: Total, width: int | None = None) -> str:
     return _first_that_fits(("  ".join(filter(None, form)) for form in forms), width)
 
 
-def row_line(row: Row, name_width: int, verb: str, width: int) -> str:
+def row_line(row: ProgressRow, name_width: int, verb: str, width: int) -> str:
     """Return the line on one row, as much of it as fits."""
     name = cut(printable(row.name), name_width)
     name += " " * (name_width - cell_width(name))
@@ -106,7 +106,7 @@ def row_line(row: Row, name_width: int, verb: str, width: int) -> str:
     return _first_that_fits(forms, width)
 
 
-def lines(total: Total, rows: list[Row], width: int, height: int) -> list[str]:
+def lines(total: Total, rows: list[ProgressRow], width: int, height: int) -> list[str]:
     """Return the lines of a display.
 
     Rows that do not fit are told in one line: those that are done first, then those that wait.
@@ -134,7 +134,7 @@ def lines(total: Total, rows: list[Row], width: int, height: int) -> list[str]:
     return found
 
 
-def _collapsed(rows: list[Row]) -> str:
+def _collapsed(rows: list[ProgressRow]) -> str:
     done = sum(row.is_done for row in rows)
     active = sum(row.is_active for row in rows)
     counts = {"done": done, "under way": active, "waiting": len(rows) - done - active}

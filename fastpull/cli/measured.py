@@ -11,7 +11,7 @@ import fastpull
 from fastpull.cli.running import INTERRUPTED, Interrupted
 from fastpull.errors import FastpullError, InvalidSetting, OutputError
 
-Work: TypeAlias = "Callable[[argparse.Namespace, fastpull.Metrics], int]"
+Work: TypeAlias = "Callable[[argparse.Namespace, fastpull.metrics.Metrics], int]"
 
 
 def measured(command: str, work: Work) -> Callable[[argparse.Namespace], int]:
@@ -27,7 +27,7 @@ def measured(command: str, work: Work) -> Callable[[argparse.Namespace], int]:
 
     def run(options: argparse.Namespace) -> int:
         given = getattr(options, "metrics", None)
-        metrics, code = fastpull.Metrics(command), 1
+        metrics, code = fastpull.metrics.Metrics(command), 1
         path = _checked(metrics, options, given)
         try:
             code = work(options, metrics)
@@ -48,7 +48,7 @@ def measured(command: str, work: Work) -> Callable[[argparse.Namespace], int]:
     return run
 
 
-def _checked(metrics: fastpull.Metrics, options: argparse.Namespace, given: str | None) -> str | None:
+def _checked(metrics: fastpull.metrics.Metrics, options: argparse.Namespace, given: str | None) -> str | None:
     """The path of the metrics; None if there are to be none, or they cannot be written."""
     try:
         settings = fastpull.Settings.load(metrics=given, cache=getattr(options, "cache", None))

@@ -63,9 +63,9 @@ def run_on_nodes(
     settings: fastpull.Settings,
     sources: Sequence[str],
     work: Work,
-    metrics: fastpull.Metrics,
+    metrics: fastpull.metrics.Metrics,
     outputs: Sequence[str] = (),
-    recipe: fastpull.Recipe | None = None,
+    recipe: fastpull.sinks.Recipe | None = None,
 ) -> int:
     """Runs a verb on all nodes of the MPI job that this process is a rank of; returns the exit code of all.
 
@@ -119,9 +119,9 @@ class _Job:
         settings: fastpull.Settings,
         sources: Sequence[str],
         work: Work,
-        metrics: fastpull.Metrics,
+        metrics: fastpull.metrics.Metrics,
         outputs: Sequence[str],
-        recipe: fastpull.Recipe | None,
+        recipe: fastpull.sinks.Recipe | None,
     ) -> None:
         self._options = options
         self._settings = settings
@@ -130,15 +130,15 @@ class _Job:
         self._metrics = metrics
         self._outputs = outputs
         self._recipe = recipe
-        self._fabric: fastpull.MpiFabric | None = None
+        self._fabric: fastpull.cluster.MpiFabric | None = None
         self._code = 0
         self.is_whole = True
 
     async def run(self) -> int:
         options = self._options
-        fabric = self._fabric = await fastpull.open_mpi(options.mpi_timeout)
+        fabric = self._fabric = await fastpull.cluster.open_mpi(options.mpi_timeout)
         with console_for(options) if fabric.rank == 0 else QuietConsole() as console:
-            terms = fastpull.ClusterTerms(
+            terms = fastpull.cluster.ClusterTerms(
                 options.mpi_timeout, options.mpi_stall, options.best_effort, options.mpi_fan_out
             )
             cluster = fastpull.Cluster(
@@ -201,7 +201,7 @@ class _Job:
             console.failure(error)
 
 
-def _words(report: fastpull.ClusterReport) -> str:
+def _words(report: fastpull.cluster.ClusterReport) -> str:
     done = [node for node in report.nodes if not node.error]
     words = [
         f"{report.source}: on {len(done)} of {len(report.nodes) + len(report.lost)} nodes",

@@ -88,9 +88,9 @@ def add_verb(verbs: Any) -> None:
         dest="runtimes",
         metavar="RUNTIME",
         action="append",
-        choices=fastpull.RUNTIMES,
+        choices=fastpull.runtimes.RUNTIMES,
         default=[],
-        help=f"put in, or beside it, what a runtime wants: {', '.join(fastpull.RUNTIMES)}; may be given several times",
+        help="add the files that a runtime needs, inside or beside the output; may be repeated",
     )
     parser.add_argument(
         "--force",
@@ -137,7 +137,7 @@ def add_verb(verbs: Any) -> None:
     parser.set_defaults(run=measured("pull", _run))
 
 
-def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
+def _run(options: argparse.Namespace, metrics: fastpull.metrics.Metrics) -> int:
     settings = settings_of(options)
     options.source = _source(options)
     output = options.output
@@ -185,7 +185,7 @@ def _run_on_nodes(
     settings: fastpull.Settings,
     output: str,
     sink: fastpull.Sink,
-    metrics: fastpull.Metrics,
+    metrics: fastpull.metrics.Metrics,
 ) -> int:
     if output == "-":
         raise InvalidSetting("-o -", "with --mpi each node makes a file or a directory of its own, name it")
@@ -254,7 +254,7 @@ def _check_side_outputs(options: argparse.Namespace, settings: fastpull.Settings
 
 
 def _trace_file(path: str | None, cache: str) -> contextlib.AbstractContextManager[fastpull.Trace | None]:
-    return contextlib.nullcontext() if path is None else fastpull.TraceFile(path, keep_out=[cache])
+    return contextlib.nullcontext() if path is None else fastpull.sinks.TraceFile(path, keep_out=[cache])
 
 
 def _default_output(source: str) -> str:
@@ -293,7 +293,7 @@ def _words(report: fastpull.PullReport) -> str:
         return f"already there: {output.path} is {report.image.source} ({report.image.digest}); --force makes it anew"
     sizes = f"{size_of(report.unpacked)} from {size_of(report.image.size)}"
     words = [f"{output.path}: {output.inodes} inodes, {sizes} in {report.seconds:.1f} s"]
-    if isinstance(output, fastpull.SquashfsReport):
+    if isinstance(output, fastpull.sinks.SquashfsReport):
         if report.was_finished:
             words.append(f"{output.origin} from the cache, where it was finished")
         ratio = output.content_size / output.size

@@ -47,7 +47,7 @@ class Rate:
 
 
 @dataclass(slots=True)
-class Row:
+class ProgressRow:
     """Bytes of a layer, an image, a copy or a node.
 
     Attributes:
@@ -109,8 +109,8 @@ class Total:
 
 
 @dataclass(slots=True)
-class _Image:
-    rows: dict[str, Row] = field(default_factory=dict)
+class _ImageProgress:
+    rows: dict[str, ProgressRow] = field(default_factory=dict)
     phase: str = ""
     unpacks: bool = False
 
@@ -124,7 +124,7 @@ class Tracker:
 
     def __init__(self, *, shows_nodes: bool = False) -> None:
         self._shows_nodes = shows_nodes
-        self._images: dict[str, _Image] = {}
+        self._images: dict[str, _ImageProgress] = {}
         self._downloaded = 0
         self._arriving = Rate()
         self._reading = Rate()
@@ -135,7 +135,7 @@ class Tracker:
             case Resolved(image) if not self._shows_nodes:
                 for layer in image.layers:
                     digest = layer.blob.digest
-                    self._image(image.source).rows.setdefault(str(digest), Row(digest.short, layer.blob.size))
+                    self._image(image.source).rows.setdefault(str(digest), ProgressRow(digest.short, layer.blob.size))
             case LayerProgress():
                 row = self._row(event.source, str(event.digest), event.digest.short, event.size)
                 self._image(event.source).unpacks |= event.unpacked > 0
@@ -184,14 +184,16 @@ class Tracker:
             self._verb(),
         )
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ProgressRow]:
         """Return what each line shows: the layers or nodes of one image; of several images each as one row."""
         if len(self._images) == 1:
             return [row for image in self._images.values() for row in image.rows.values()]
         found = []
         for source, image in self._images.items():
             rows = image.rows.values()
-            row = Row(source, *(sum(getattr(one, name) for one in rows) for name in ("size", "present", "read")))
+            row = ProgressRow(
+                source, *(sum(getattr(one, name) for one in rows) for name in ("size", "present", "read"))
+            )
             row.is_done = bool(rows) and all(one.is_done for one in rows)
             row.state = "" if row.is_done else image.phase
             found.append(row)
@@ -210,13 +212,13 @@ class Tracker:
             return "copied"
         return "unpacked" if any(image.unpacks for image in self._images.values()) else "verified"
 
-    def _image(self, source: str) -> _Image:
-        return self._images.setdefault(source, _Image())
+    def _image(self, source: str) -> _ImageProgress:
+        return self._images.setdefault(source, _ImageProgress())
 
-    def _row(self, source: str, key: str, name: str, size: int) -> Row:
-        return self._image(source).rows.setdefault(key, Row(name, size))
+    def _row(self, source: str, key: str, name: str, size: int) -> ProgressRow:
+        return self._image(source).rows.setdefault(key, ProgressRow(name, size))
 
-    def _move(self, row: Row, present: int, read: int, now: float) -> None:
+    def _move(self, row: ProgressRow, present: int, read: int, now: float) -> None:
         if row.is_seen:  # what is there at the first look was not downloaded now
             self._count(max(0, present - row.present), now)
         self._reading.add(now, max(0, read - row.read))

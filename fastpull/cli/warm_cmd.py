@@ -71,7 +71,7 @@ def add_verb(verbs: Any) -> None:
     parser.set_defaults(run=measured("warm", _run))
 
 
-def _run(options: argparse.Namespace, metrics: fastpull.Metrics) -> int:
+def _run(options: argparse.Namespace, metrics: fastpull.metrics.Metrics) -> int:
     if options.jobs < 1:
         raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
     if options.mpi and "-" in options.file:

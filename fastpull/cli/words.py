@@ -43,7 +43,7 @@ def age_of(when: float) -> str:
 
 def plain(value: Any) -> Any:
     """A value of fastpull's as JSON has it."""
-    if isinstance(value, fastpull.Digest | fastpull.Platform | fastpull.Reference | fastpull.Secret):
+    if isinstance(value, fastpull.Digest | fastpull.Platform | fastpull.Reference | fastpull.config.Secret):
         return str(value)
     if isinstance(value, fastpull.Image):
         return image_summary(value)

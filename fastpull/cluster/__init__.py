@@ -8,3 +8,41 @@
     a product:  windows down a tree of all others while one rank makes it ─> all have made the same ─> publish
     a rank:     windows ─> its own cache's partial blob ─> the engine, which verifies and publishes as on one node
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastpull._lazy import lazy_face
+
+if TYPE_CHECKING:
+    from fastpull.cluster.control.channel import ClusterTerms
+    from fastpull.cluster.root.cluster import Cluster
+    from fastpull.cluster.root.report import ClusterReport, NodeReport
+    from fastpull.cluster.transport.mpi import MpiFabric, open_mpi
+
+__all__ = [
+    "Cluster",
+    "ClusterReport",
+    "ClusterTerms",
+    "MpiFabric",
+    "NodeReport",
+    "open_mpi",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_face(
+        __name__,
+        {
+            "fastpull.cluster.control.channel": ("ClusterTerms",),
+            "fastpull.cluster.root.cluster": ("Cluster",),
+            "fastpull.cluster.root.report": (
+                "ClusterReport",
+                "NodeReport",
+            ),
+            "fastpull.cluster.transport.mpi": (
+                "MpiFabric",
+                "open_mpi",
+            ),
+        },
+    )

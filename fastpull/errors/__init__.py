@@ -46,6 +46,8 @@ No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fastpull.errors.base import FastpullError
 from fastpull.errors.base import printable as printable
 from fastpull.errors.cluster import ClusterError, Disagreement, MpiError, OutputDiffers, RankFailed, RankLost
@@ -124,3 +126,13 @@ __all__ = [
     "UnexpectedAnswer",
     "UnsupportedMediaType",
 ]
+
+_FORMER = {"RunDamaged": LayerBlocksDamaged, "WindowDamaged": FrameDamaged}
+"""Names of earlier versions."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _FORMER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _FORMER[name]

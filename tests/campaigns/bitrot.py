@@ -52,16 +52,16 @@ class BitRot(Campaign):
         _flip(path, at, choose.randrange(8))
         what = f"{kind}: {path.relative_to(cache)}, byte {at}"
         self.report.counts[kind] += 1
-        found = fastpull.CacheManager(cache).verify(dry_run=True)
+        found = fastpull.cache.CacheManager(cache).verify(dry_run=True)
         assert found.damaged == 1, f"verify found {found.damaged} damages: {what}"
         mended_by_verify = choose.random() < 0.5
         if mended_by_verify:
-            assert fastpull.CacheManager(cache).verify().damaged == 1, f"verify finds another number: {what}"
-            assert fastpull.CacheManager(cache).verify().is_sound, f"verify did not mend: {what}"
+            assert fastpull.cache.CacheManager(cache).verify().damaged == 1, f"verify finds another number: {what}"
+            assert fastpull.cache.CacheManager(cache).verify().is_sound, f"verify did not mend: {what}"
         output = folder / (FORMS["squashfs"] if kind in _FINISHED else choose.choice(sorted(FORMS.values())))
         await self._subject.pull(output, cache)
         self._subject.check(output)
-        assert fastpull.CacheManager(cache).verify(dry_run=True).is_sound, f"the pull did not mend: {what}"
+        assert fastpull.cache.CacheManager(cache).verify(dry_run=True).is_sound, f"the pull did not mend: {what}"
 
     def _place(self, choose: random.Random, kind: str, store: Path) -> tuple[Path, int]:
         """A file of a kind, and a byte in it that counts."""

@@ -114,7 +114,7 @@ class Concurrency(Campaign):
 
     async def _collect(self, cache: Path, *, greedy: bool) -> None:
         while True:
-            await asyncio.to_thread(fastpull.CacheManager(cache).collect, max_size=0 if greedy else None)
+            await asyncio.to_thread(fastpull.cache.CacheManager(cache).collect, max_size=0 if greedy else None)
             await asyncio.sleep(0.02)
 
 

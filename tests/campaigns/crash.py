@@ -77,7 +77,7 @@ class Crash(Campaign):
         assert fetched <= most, f"{durable} bytes were durable, and {fetched} were fetched, after {how}"
         expected = {"cache", "log", output.name}
         assert set(os.listdir(folder)) <= expected, f"left beside the output: {set(os.listdir(folder)) - expected}"
-        fastpull.CacheManager(
+        fastpull.cache.CacheManager(
             cache
         ).collect()  # who dies between publishing and unlocking leaves a lock file that nobody holds
         # nobody knows whose a draft is whose owner died before naming itself

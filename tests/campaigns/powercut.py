@@ -123,7 +123,7 @@ class PowerCut(Campaign):
             return
         assert form == "cache" or after == "right", f"the synced output is {after}"
         assert self._subject.durable(Path(self._cache)) == self._subject.size, "synced blobs are gone"
-        found = fastpull.CacheManager(self._cache).verify(dry_run=True)
+        found = fastpull.cache.CacheManager(self._cache).verify(dry_run=True)
         assert not found.corrupt, f"{len(found.corrupt)} synced blobs are wrong"
 
     def _state(self, output: Path) -> str:
@@ -143,7 +143,7 @@ class PowerCut(Campaign):
         if choose.random() < 0.5:
             ended = await run("warm", self._subject.reference, cache=self._cache, under=under)
             assert ended.code == 0, ended.err
-            found = fastpull.CacheManager(self._cache).verify(dry_run=True)
+            found = fastpull.cache.CacheManager(self._cache).verify(dry_run=True)
             assert not found.corrupt, f"{len(found.corrupt)} blobs of an earlier boot were believed, and are wrong"
         pulling = ("pull", self._subject.reference, "-o", output)
         if os.path.lexists(output):

@@ -81,7 +81,7 @@ class Registry(Campaign):
                     repeated += 1
         await registry.quiet()
         await asyncio.to_thread(subject.check, output)
-        found = await asyncio.to_thread(fastpull.CacheManager(cache).verify)
+        found = await asyncio.to_thread(fastpull.cache.CacheManager(cache).verify)
         assert found.is_sound, f"the cache is not clean: {found}"
         assert not registry.too_early, f"{registry.too_early} after {dict(registry.happened)}"
         ignored = sum(count for name, count in registry.happened.items() if name.startswith("whole blob"))
@@ -135,5 +135,5 @@ class Permanent(Campaign):
             assert ended is None or not output.exists(), f"{name}: published"
             assert seconds <= _PATIENCE_SECONDS, f"{name}: {seconds:.0f} s"
             assert not registry.too_early, f"{name}: {registry.too_early}"
-            assert fastpull.CacheManager(cache).verify().is_sound
+            assert fastpull.cache.CacheManager(cache).verify().is_sound
         self.report.counts[f"exit code {ended.exit_code if ended else 0}: {name}"] += 1

@@ -125,16 +125,16 @@ class Subject:
     async def recover(self, output: Path, cache: Path) -> int:
         """Asserts that a cache is clean, and that the next pull needs no help; returns how many bytes that fetched."""
         if (cache / "v1").exists():
-            found = fastpull.CacheManager(cache).verify(dry_run=True)
+            found = fastpull.cache.CacheManager(cache).verify(dry_run=True)
             assert found.is_sound, f"the cache is not clean: {found}"
         before = self.sent()
         await self.pull(output, cache)
         self.check(output)
         stray = [name for name in os.listdir(output.parent) if ".fastpull-" in name]
         assert not stray, f"left beside the output: {stray}"
-        found = fastpull.CacheManager(cache).verify()
+        found = fastpull.cache.CacheManager(cache).verify()
         assert found.is_sound, f"the cache is not clean afterwards: {found}"
-        usage = fastpull.CacheManager(cache).usage()
+        usage = fastpull.cache.CacheManager(cache).usage()
         assert usage.partial == 0, f"{usage.partial} unfinished blobs are left"
         return self.sent() - before
 

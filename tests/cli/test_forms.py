@@ -71,9 +71,9 @@ def test_the_beginning_of_several_digests_is_refused(tmp_path: Path, monkeypatch
     from fastpull.cache.store import Store  # noqa: PLC0415
 
     store = Store(f"{tmp_path}/cache")
-    cache = fastpull.CacheManager(f"{tmp_path}/cache")
+    cache = fastpull.cache.CacheManager(f"{tmp_path}/cache")
     same = [fastpull.Digest("sha256", "abcdef" + digit * 58) for digit in "01"]
-    monkeypatch.setattr(type(store), "blobs", lambda _: [fastpull.StoredBlob(one, 1, 0.0) for one in same])
+    monkeypatch.setattr(type(store), "blobs", lambda _: [fastpull.cache.StoredBlob(one, 1, 0.0) for one in same])
     with pytest.raises(InvalidDigest, match="2 digests of the cache begin like this"):
         cache.remove("sha256:abcdef", dry_run=True)
 

@@ -64,7 +64,7 @@ async def test_a_step_on_all_nodes_downloads_once_and_asks_once(
     assert SIZE <= blob_bytes(registry) <= 1.01 * SIZE + 10_000
     requests = [(asked.method, asked.path) for asked in registry.asked if "/manifests/v1" in asked.path]
     assert len(requests) == 1, requests
-    assert fastpull.CacheManager(str(tmp_path / "cache")).verify().is_sound
+    assert fastpull.cache.CacheManager(str(tmp_path / "cache")).verify().is_sound
     asked = len(registry.asked)
     again = await cluster.run(*BOTH, *FASTPULL, "warm", reference, FASTPULL_CACHE=str(tmp_path / "cache"))
     assert again.code == 0, again.err
@@ -95,7 +95,7 @@ async def test_another_node_takes_over_when_the_leader_s_step_is_killed(
     assert other.returncode == 0, err.decode()
     assert blob_bytes(registry) <= 1.01 * SIZE + (10 << 20), "what was on the wire is fetched again, at most"
     assert blob_bytes(registry) > before
-    cache = fastpull.CacheManager(str(tmp_path / "cache"))
+    cache = fastpull.cache.CacheManager(str(tmp_path / "cache"))
     assert cache.verify().is_sound
     assert cache.usage().partial == 0
     assert os.listdir(tmp_path / "cache/v1/locks") == []
@@ -111,14 +111,14 @@ async def test_the_prolog_brings_what_a_job_names_and_fails_no_job(
     reference = image(registry, tag=f"v{len(comment)}")
     before = blob_bytes(registry)
     if cache.exists():
-        fastpull.CacheManager(str(cache)).collect(max_size=0)
+        fastpull.cache.CacheManager(str(cache)).collect(max_size=0)
     ended = await cluster.run("srun", "--nodes=2", f"--comment={comment.format(reference)}", "true")
     assert ended.code == 0, ended.err
     states = await cluster.run("sinfo", "--noheader", "--format=%T")
     assert "drain" not in states.out
     wanted = "{}" in comment
     assert blob_bytes(registry) - before == pytest.approx(SIZE if wanted else 0, abs=10_000)
-    names = [one.reference for one in fastpull.CacheManager(str(cache)).images()] if wanted else []
+    names = [one.reference for one in fastpull.cache.CacheManager(str(cache)).images()] if wanted else []
     assert names == ([reference] if wanted else [])
 
 
@@ -138,7 +138,7 @@ async def test_the_batch_examples_give_each_node_a_file_of_its_own(
     assert SIZE <= blob_bytes(registry) <= 1.01 * SIZE + 10_000
     left = await cluster.run(*BOTH, "ls", "-A", cluster.local)
     assert left.out == "", "the examples leave nothing on the nodes"
-    shared = fastpull.CacheManager(str(tmp_path / "cache")).usage()
+    shared = fastpull.cache.CacheManager(str(tmp_path / "cache")).usage()
     assert shared.images == (1 if example == "local-copies.sbatch" else 0)
 
 

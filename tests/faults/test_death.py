@@ -59,7 +59,7 @@ async def test_a_killed_pull_leaves_nothing_and_the_next_fetches_only_what_was_m
     check(tmp_path / "out")
     assert sum(registry.sent.values()) - before <= SIZE - before + LOST
     assert sorted(os.listdir(tmp_path)) == ["cache", "out"], "what the killed one had staged is gone"
-    assert fastpull.CacheManager(settings.cache).usage().partial == 0
+    assert fastpull.cache.CacheManager(settings.cache).usage().partial == 0
 
 
 async def test_a_killed_tar_leaves_nothing_under_its_name(
@@ -109,7 +109,7 @@ async def test_many_kills_at_random_times_end_in_a_good_pull(
         ended = await run("pull", reference, "-o", tmp_path / "out", cache=settings.cache)
         assert ended.code == 0, f"seed {seed}: {ended.err}"
     check(tmp_path / "out")
-    assert not fastpull.CacheManager(settings.cache).verify().corrupt
+    assert not fastpull.cache.CacheManager(settings.cache).verify().corrupt
 
 
 @pytest.mark.parametrize("name", ["out", "image.sqsh", "image.tar"])
@@ -128,14 +128,14 @@ async def test_a_collection_removes_the_stagings_of_killed_pulls_and_no_others(
     await until(registry, SIZE // 2)
     staged = [sorted(os.listdir(tmp_path / folder)) for folder in ("dead", "alive")]
     assert list(map(len, staged)) == [2, 1]
-    removed = fastpull.CacheManager(settings.cache).collect()
+    removed = fastpull.cache.CacheManager(settings.cache).collect()
     assert len(removed.stagings) == 1
     assert os.listdir(tmp_path / "dead") == [alike.name]
     assert os.listdir(tmp_path / "alive") == staged[1]
     registry.faults.clear()
     assert (await end(running)).code == 0
     assert os.listdir(tmp_path / "alive") == [name]
-    assert not fastpull.CacheManager(settings.cache).collect().stagings
+    assert not fastpull.cache.CacheManager(settings.cache).collect().stagings
     assert os.listdir(Path(settings.cache, "v1/stagings")) == []
 
 
@@ -148,7 +148,7 @@ async def test_a_collection_follows_no_link_to_a_staging(
     await kill(killed)
     (tmp_path / "folder").rename(tmp_path / "elsewhere")
     (tmp_path / "folder").symlink_to("elsewhere")
-    assert not fastpull.CacheManager(settings.cache).collect().stagings
+    assert not fastpull.cache.CacheManager(settings.cache).collect().stagings
     assert len(os.listdir(tmp_path / "elsewhere")) == 1
 
 
@@ -298,7 +298,9 @@ async def test_gc_beside_a_running_pull_does_no_harm(
 
     async def collect() -> None:
         while not stop.is_set():
-            await asyncio.to_thread(fastpull.CacheManager(settings.cache).collect, max_size=0, max_age_seconds=0.01)
+            await asyncio.to_thread(
+                fastpull.cache.CacheManager(settings.cache).collect, max_size=0, max_age_seconds=0.01
+            )
             await asyncio.sleep(0.01)
 
     collecting = asyncio.create_task(collect())

@@ -85,7 +85,7 @@ async def test_a_full_disk_under_the_cache(
             await client.pull(reference, tmp_path / "out")
     assert caught.value.exit_code == 30
     assert not (tmp_path / "out").exists()
-    assert not fastpull.CacheManager(small_disk / "cache").verify().corrupt
+    assert not fastpull.cache.CacheManager(small_disk / "cache").verify().corrupt
 
 
 @pytest.mark.root
@@ -96,7 +96,7 @@ async def test_a_cache_that_fills_up_on_the_way(registry: FaultyRegistry, small_
         with pytest.raises(CacheError, match="no space left on device"):
             await client.pull(publish(registry, *layers), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert not fastpull.CacheManager(small_disk / "cache").verify().corrupt
+    assert not fastpull.cache.CacheManager(small_disk / "cache").verify().corrupt
 
 
 @pytest.mark.root

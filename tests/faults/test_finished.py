@@ -42,7 +42,7 @@ async def test_a_death_leaves_the_image_or_nothing(
     arguments = ("pull", reference, "-o", output, "--keep-images", "--sync")
     died = await run(*arguments, cache=settings.cache, under=(*under, f"--inject={calls}:signal=SIGKILL"))
     assert (died.code, output.exists()) == (-9, False), died.err
-    assert fastpull.CacheManager(settings.cache).verify(dry_run=True).is_sound
+    assert fastpull.cache.CacheManager(settings.cache).verify(dry_run=True).is_sound
     again = await run("pull", reference, "-o", output, cache=settings.cache)
     assert again.code == 0, again.err
     assert output.read_bytes() == expected.read_bytes()
@@ -51,4 +51,4 @@ async def test_a_death_leaves_the_image_or_nothing(
     images = [name for name in os.listdir(inner / "images/sha256") if "fastpull" not in name]
     assert sorted(images) == [f"{expected.stem}.sqsh", f"{expected.stem}.sqsh.seal"]
     assert os.listdir(inner / "locks") == []
-    assert fastpull.CacheManager(settings.cache).verify().is_sound
+    assert fastpull.cache.CacheManager(settings.cache).verify().is_sound

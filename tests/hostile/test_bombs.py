@@ -195,7 +195,7 @@ async def test_a_limit_is_told_soon_and_leaves_nothing(
 
 def test_the_limits_are_those_that_are_documented() -> None:
     expected = {bomb.setting: bomb.default for bomb in BOMBS.values() if bomb.default is not None}
-    limits = fastpull.Limits()
+    limits = fastpull.config.Limits()
     assert {setting: getattr(limits, setting) for setting in limits.__dataclass_fields__} == expected
     text = Path(__file__).parents[2].joinpath("docs/threat-model.md").read_text(encoding="utf-8")
     units = {"GiB": GIB, "MiB": MIB}

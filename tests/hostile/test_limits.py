@@ -31,7 +31,7 @@ async def refused(registry: FaultyRegistry, settings: Settings, tmp_path: Path, 
     """
     reference = publish(registry, *layers)
     messages = set()
-    async with fastpull.Client(replace(settings, limits=fastpull.Limits(**limits))) as client:
+    async with fastpull.Client(replace(settings, limits=fastpull.config.Limits(**limits))) as client:
         for name in ("out/", "out.sqsh", "out.tar"):
             with pytest.raises(LimitExceeded) as caught:
                 await client.pull(reference, str(tmp_path / name))
@@ -80,7 +80,7 @@ async def test_what_is_just_within_the_limits_is_pulled(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a", b"x" * 1000)], [file("b", b"y" * 1000)])
-    limits = fastpull.Limits(max_layer_size=2560, max_image_size=5120, max_entries=2, max_ratio=1)
+    limits = fastpull.config.Limits(max_layer_size=2560, max_image_size=5120, max_entries=2, max_ratio=1)
     async with fastpull.Client(replace(settings, limits=limits)) as client:
         await client.pull(reference, tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "b"]
@@ -93,7 +93,7 @@ def one_entry() -> EntryTable:
 
 
 def test_a_layer_that_is_read_again_counts_once() -> None:
-    quota = Quota(fastpull.Limits(max_image_size=1000), GIB)
+    quota = Quota(fastpull.config.Limits(max_image_size=1000), GIB)
     for _ in range(5):
         LayerQuota(quota, 0, "layer").check(900, 900, 0, one_entry())
     with pytest.raises(LimitExceeded):
@@ -102,21 +102,23 @@ def test_a_layer_that_is_read_again_counts_once() -> None:
 
 @pytest.mark.parametrize(("room", "freely"), [(100 * GIB, GIB), (GIB, GIB // 10), (0, 16 << 20)])
 def test_the_ratio_counts_from_a_tenth_of_the_free_space(room: int, freely: int) -> None:
-    quota = LayerQuota(Quota(fastpull.Limits(), room), 0, "layer")
+    quota = LayerQuota(Quota(fastpull.config.Limits(), room), 0, "layer")
     quota.check(1, freely, 0, one_entry())
     with pytest.raises(LimitExceeded, match=r"each byte of the blob.*at 'f'.*--max-ratio"):
         quota.check(1, freely + 1, 0, one_entry())
-    LayerQuota(Quota(fastpull.Limits(), room), 0, "layer").check(freely, freely * 2, 0, one_entry())
+    LayerQuota(Quota(fastpull.config.Limits(), room), 0, "layer").check(freely, freely * 2, 0, one_entry())
 
 
 async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     """What comes after a limit is neither inflated nor hashed."""
     layer = stored([file("a", b"x" * 1_000_000), file("b", os.urandom(30 << 20))], bytes)
-    limits = fastpull.Limits(max_layer_size=500_000)
+    limits = fastpull.config.Limits(max_layer_size=500_000)
     async with fastpull.Client(replace(settings, limits=limits)) as client:
         with pytest.raises(LimitExceeded):
             await client.pull(publish(registry, layer), tmp_path / "out")
-    blobs = {str(blob.digest) for blob in fastpull.CacheManager(settings.cache).blobs() if blob.size >= len(layer.blob)}
+    blobs = {
+        str(blob.digest) for blob in fastpull.cache.CacheManager(settings.cache).blobs() if blob.size >= len(layer.blob)
+    }
     assert not blobs, "only what was read to its end, and verified, is a blob of the cache"
 
 
@@ -128,7 +130,7 @@ async def test_a_zstd_window_is_bounded(
     message = await refused(registry, settings, tmp_path, layer)
     assert f"a zstd window of {1 << window_log} bytes, of which 134217728 are allowed" in message
     assert "FASTPULL_MAX_ZSTD_WINDOW" in message
-    limits = fastpull.Limits(max_zstd_window=1 << window_log)
+    limits = fastpull.config.Limits(max_zstd_window=1 << window_log)
     async with fastpull.Client(replace(settings, limits=limits)) as client:
         await client.pull(publish(registry, layer), tmp_path / "out")
 
@@ -157,8 +159,8 @@ async def test_what_no_setting_raises(
 def test_each_limit_has_a_variable_and_an_option() -> None:
     environment = {"FASTPULL_MAX_LAYER_SIZE": "1G", "FASTPULL_MAX_ENTRIES": "5", "FASTPULL_MAX_RATIO": "7"}
     limits = Settings.load(environment, max_entries="6", max_zstd_window="1M", max_image_size=9).limits
-    assert limits == fastpull.Limits(GIB, 9, 6, 7, 1 << 20)
-    assert Settings.load({}).limits == fastpull.Limits()
+    assert limits == fastpull.config.Limits(GIB, 9, 6, 7, 1 << 20)
+    assert Settings.load({}).limits == fastpull.config.Limits()
 
 
 @pytest.mark.parametrize("name", ["max_layer_size", "max_image_size", "max_entries", "max_ratio", "max_zstd_window"])

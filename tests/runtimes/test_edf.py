@@ -179,4 +179,4 @@ async def test_warm_and_pull_take_environments(registry: FaultyRegistry, edf: Pa
 
 def test_a_program_can_ask_too(edf: Path) -> None:
     write(edf, it='image = "debian:12"')
-    assert fastpull.EnvironmentFile.load(str(edf / "it.toml"), {}).image == "debian:12"
+    assert fastpull.runtimes.EnvironmentFile.load(str(edf / "it.toml"), {}).image == "debian:12"

@@ -61,7 +61,7 @@ async def pull(
 
 
 def origin(report: fastpull.PullReport) -> str:
-    assert isinstance(report.output, fastpull.SquashfsReport)
+    assert isinstance(report.output, fastpull.sinks.SquashfsReport)
     return report.output.origin
 
 
@@ -95,8 +95,8 @@ async def test_the_second_pull_builds_nothing_and_gives_the_same(
     assert origin(second) in ("cloned", "copied")
     contents = {(tmp_path / f"{name}.sqsh").read_bytes() for name in ("plain", "first", "second")}
     assert len(contents) == 1
-    assert isinstance(plain.output, fastpull.SquashfsReport)
-    assert isinstance(second.output, fastpull.SquashfsReport)
+    assert isinstance(plain.output, fastpull.sinks.SquashfsReport)
+    assert isinstance(second.output, fastpull.sinks.SquashfsReport)
     assert second.output.facts() == plain.output.facts()
     assert (second.entries, second.unpacked) == (plain.entries, plain.unpacked)
 
@@ -154,7 +154,7 @@ async def test_where_files_can_share_blocks_the_output_is_a_clone(
         assert contents[0] == contents[1]
         with (xfs / "second.sqsh").open("r+b") as file_:
             file_.write(b"mine")
-        assert fastpull.CacheManager(keeping.cache).verify().is_sound
+        assert fastpull.cache.CacheManager(keeping.cache).verify().is_sound
     other, _ = await pull(reference, tmp_path / "other.sqsh", settings)
     assert contents[0] == (tmp_path / "other.sqsh").read_bytes()
     assert not other.was_finished
@@ -236,7 +236,7 @@ async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
     registry: FaultyRegistry, settings: Settings, images: ImageStore
 ) -> None:
     broken = publish(registry, [file("../../escape", b"x")])
-    holder = fastpull.Holder.here("1", "0")
+    holder = fastpull.cache.Holder.here("1", "0")
     async with Client(settings) as client:
         for _ in range(2):
             with pytest.raises(FastpullError):
@@ -251,8 +251,8 @@ async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
     registry: FaultyRegistry, settings: Settings, images: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who removes holds the lock, and looks for pins after that; who pins looks for the lock after that."""
-    reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("1", "0")
-    cache = fastpull.CacheManager(settings.cache)
+    reference, holder = publish(registry, *LAYERS), fastpull.cache.Holder.here("1", "0")
+    cache = fastpull.cache.CacheManager(settings.cache)
     async with Client(settings) as client:
         kept = await client.finish(reference)
         held = Pins.held
@@ -375,7 +375,7 @@ async def test_the_same_options_in_other_words_are_the_same(
 ) -> None:
     async with Client(settings) as client:
         image = await client.resolve(publish(registry, *LAYERS))
-        names = {client._key(image, fastpull.Recipe.of(**options)).name for options in (one, other)}
+        names = {client._key(image, fastpull.sinks.Recipe.of(**options)).name for options in (one, other)}
     assert (len(names) == 1) == same
 
 
@@ -384,17 +384,17 @@ async def test_source_date_epoch_codecs_writer_and_profiles_are_in_the_key(
 ) -> None:
     async with Client(settings) as client:
         image = await client.resolve(publish(registry, *LAYERS))
-    names = [client._key(image, fastpull.Recipe.of()).name]
-    names.append(client._key(image, replace(fastpull.Recipe.of(), runtimes=("enroot",))).name)
+    names = [client._key(image, fastpull.sinks.Recipe.of()).name]
+    names.append(client._key(image, replace(fastpull.sinks.Recipe.of(), runtimes=("enroot",))).name)
     with monkeypatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "77")
-        names.append(client._key(image, fastpull.Recipe.of()).name)
+        names.append(client._key(image, fastpull.sinks.Recipe.of()).name)
     with monkeypatch.context() as patch:
         patch.setattr("fastpull.sinks.squashfs.recipe.WRITER_VERSION", 999)
-        names.append(client._key(image, fastpull.Recipe.of()).name)
+        names.append(client._key(image, fastpull.sinks.Recipe.of()).name)
     with monkeypatch.context() as patch:
         patch.setattr("fastpull.sinks.squashfs.blocks.compressors.Zstd.versions", lambda _: {"libzstd": "0"})
-        names.append(client._key(image, fastpull.Recipe.of()).name)
+        names.append(client._key(image, fastpull.sinks.Recipe.of()).name)
     assert len(set(names)) == len(names)
 
 
@@ -434,7 +434,7 @@ async def test_who_changes_the_bytes_raises_the_writer_s_version(
         ],
         [file("d/a", bytes(300_000) + b"end")],
     )
-    recipe = fastpull.Recipe(PlainImage(), 64 << 10, fragments=True, mtime=None, time=None)
+    recipe = fastpull.sinks.Recipe(PlainImage(), 64 << 10, fragments=True, mtime=None, time=None)
     output = tmp_path / "image.sqsh"
     async with Client(settings) as client:
         await client.pull(publish(registry, *layers), fastpull.Squashfs(output, recipe=recipe))
@@ -482,7 +482,7 @@ async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
 ) -> None:
     """The file ``/etc/rc`` tells where the image came from."""
     reference = publish(registry, *LAYERS)
-    recipe = fastpull.Recipe.of(runtimes=("enroot",))
+    recipe = fastpull.sinks.Recipe.of(runtimes=("enroot",))
     async with Client(keeping) as client:
         image = await client.resolve(reference)
         by_tag, again, by_digest = [
@@ -521,7 +521,7 @@ async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
     reference = publish(registry, *LAYERS)
     async with Client(settings) as client:
         await client.pull(reference, tmp_path / "1.sqsh", runtimes=["enroot"])
-        sink = fastpull.Squashfs(tmp_path / "2.sqsh", recipe=fastpull.Recipe.of(runtimes=("enroot",)))
+        sink = fastpull.Squashfs(tmp_path / "2.sqsh", recipe=fastpull.sinks.Recipe.of(runtimes=("enroot",)))
         await client.pull(reference, sink)
     assert (tmp_path / "1.sqsh").read_bytes() == (tmp_path / "2.sqsh").read_bytes()
 
@@ -530,10 +530,10 @@ async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
 async def test_what_is_no_single_file_cannot_be_finished(
     registry: FaultyRegistry, settings: Settings, images: ImageStore, runtime: str
 ) -> None:
-    reference, holder = publish(registry, *LAYERS), fastpull.Holder.here("7", "0")
+    reference, holder = publish(registry, *LAYERS), fastpull.cache.Holder.here("7", "0")
     async with Client(settings) as client:
         with pytest.raises(InvalidSetting, match=runtime):
-            await client.finish(reference, fastpull.Recipe.of(runtimes=(runtime,)), holder=holder)
+            await client.finish(reference, fastpull.sinks.Recipe.of(runtimes=(runtime,)), holder=holder)
     assert list(images.all()) == []
     assert Pins(CacheFiles(settings.cache)).held() == {}
 
@@ -547,7 +547,7 @@ async def test_gc_counts_images_and_blobs_together_the_longest_unused_first(
     one, two = (publish(registry, [file(name, os.urandom(100_000))], name=f"test/{name}") for name in ("one", "two"))
     for reference in (one, two):
         await pull(reference, tmp_path / "out.sqsh", keeping, force=True)
-    cache = fastpull.CacheManager(keeping.cache)
+    cache = fastpull.cache.CacheManager(keeping.cache)
     assert {image.reference: image.finished > 100_000 for image in cache.images()} == {one: True, two: True}
     old = next(image for image in images.all() if image.source == one)
     os.utime(f"{old.path}.seal", (1, 1))
@@ -570,7 +570,7 @@ async def test_using_an_image_makes_it_young_again(
     await pull(reference, tmp_path / "out.sqsh", keeping)
     [kept] = images.all()
     os.utime(f"{kept.path}.seal", (1, 1))
-    fastpull.CacheManager(keeping.cache).verify()
+    fastpull.cache.CacheManager(keeping.cache).verify()
     assert next(images.all()).last_used == 1, "looking is no use"
     await pull(reference, tmp_path / "out.sqsh", keeping, force=True)
     assert next(images.all()).last_used > 1
@@ -581,12 +581,12 @@ async def test_verify_takes_damaged_images_out(
 ) -> None:
     await pull(publish(registry, *LAYERS), tmp_path / "out.sqsh", keeping)
     [kept] = images.all()
-    assert fastpull.CacheManager(keeping.cache).verify().images == 1
+    assert fastpull.cache.CacheManager(keeping.cache).verify().images == 1
     damage(kept.path)
     for dry_run in (True, False):
-        assert fastpull.CacheManager(keeping.cache).verify(dry_run=dry_run).corrupt_images == [kept.path]
+        assert fastpull.cache.CacheManager(keeping.cache).verify(dry_run=dry_run).corrupt_images == [kept.path]
         assert os.path.exists(kept.path) == dry_run
-    assert fastpull.CacheManager(keeping.cache).verify().is_sound
+    assert fastpull.cache.CacheManager(keeping.cache).verify().is_sound
 
 
 async def test_gc_removes_what_killed_builders_leave(settings: Settings, images: ImageStore) -> None:
@@ -598,11 +598,11 @@ async def test_gc_removes_what_killed_builders_leave(settings: Settings, images:
     ]
     for path in leftovers:
         path.write_bytes(b"x")
-    fastpull.CacheManager(settings.cache).collect()
+    fastpull.cache.CacheManager(settings.cache).collect()
     assert all(path.exists() for path in leftovers), "somebody may be at it"
     for path in leftovers:
         os.utime(path, (1, 1))
-    fastpull.CacheManager(settings.cache).collect()
+    fastpull.cache.CacheManager(settings.cache).collect()
     assert list(folder_.iterdir()) == []
 
 

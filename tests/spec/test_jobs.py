@@ -200,10 +200,10 @@ async def test_old_and_damaged_answers_are_no_answers(registry: FaultyRegistry, 
         kept.write_bytes(content)
         await resolve(step, reference)
     assert asked_for(registry) == 5
-    fastpull.CacheManager(settings.cache).collect()
+    fastpull.cache.CacheManager(settings.cache).collect()
     assert kept.exists()
     os.utime(kept, (0, 0))
-    fastpull.CacheManager(settings.cache).collect()
+    fastpull.cache.CacheManager(settings.cache).collect()
     assert not kept.exists()
 
 

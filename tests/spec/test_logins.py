@@ -192,7 +192,7 @@ async def test_nginx_as_a_store_of_blobs_gets_ranges_and_no_credentials(
                 return web.Response(status=307, headers={"Location": location})
 
             registry.faults.append(away)
-            access = Access(username=USER, password=fastpull.Secret(PASSWORD))
+            access = Access(username=USER, password=fastpull.config.Secret(PASSWORD))
             async with fastpull.Client(replace(settings, access=access, insecure=True)) as client:
                 await client.pull(reference, tmp_path / "out")
         requests = log.read_text().splitlines()

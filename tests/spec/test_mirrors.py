@@ -236,7 +236,7 @@ async def test_a_mirror_never_sees_the_origin_s_credentials(
     registry.account = Account("user", "hunter2", basic_only=basic)
     mirror.account = Account("other", "secret", basic_only=basic)
     if how == "--creds":
-        await pull(access=Access(username="user", password=fastpull.Secret("hunter2")))
+        await pull(access=Access(username="user", password=fastpull.config.Secret("hunter2")))
     else:
         docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
         await pull()
@@ -264,7 +264,7 @@ async def test_wrong_bytes_of_a_blob_are_thrown_away_and_come_from_the_origin(
     told = warnings(await pull())
     assert re.search(rf"wrong bytes of sha256:\w+ came from mirror {mirror.address}/copies/team/image", told)
     assert sum(registry.sent.values()) == SIZE + 1536, "all of it, nothing of the mirror's is kept"
-    assert not fastpull.CacheManager(settings.cache).verify().corrupt
+    assert not fastpull.cache.CacheManager(settings.cache).verify().corrupt
 
 
 @pytest.mark.case("mirrors", "a mirror that lies about half a blob")

@@ -629,7 +629,7 @@ async def test_sha512_is_as_good(shelf: ObjectShelf, pull: Pull, settings: Setti
     shelf.document(shelf.index({**image, "platform": {"os": "linux", "architecture": "amd64"}}))
     assert names(await pull()) == {"f"}
     assert names(await pull(reference=f"{shelf.registry.address}/{NAME}@{image['digest']}")) == {"f"}
-    verified = fastpull.CacheManager(settings.cache).verify()
+    verified = fastpull.cache.CacheManager(settings.cache).verify()
     assert not verified.corrupt
     blob = shelf.registry.blobs[digest(layer.blob, "sha512")]
     shelf.registry.blobs[digest(layer.blob, "sha512")] = blob[:-1] + bytes([blob[-1] ^ 1])

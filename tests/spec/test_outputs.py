@@ -162,7 +162,7 @@ async def test_cache_and_output_stay_apart(
         assert "the cache" in ended.err
         assert "--force" not in ended.err
     assert names(cache) == before
-    assert fastpull.CacheManager(str(cache)).verify().is_sound
+    assert fastpull.cache.CacheManager(str(cache)).verify().is_sound
     assert sorted(os.listdir(tmp_path)) == ["around", "link"]
 
 

@@ -62,7 +62,7 @@ async def refused(kind: type[FastpullError], reference: str, tmp_path: Path, set
         await pull(reference, tmp_path / "out", settings)
     assert type(caught.value) is kind
     assert [name for name in os.listdir(tmp_path) if name != "cache"] == [], "nothing at the destination or beside it"
-    assert not fastpull.CacheManager(settings.cache).verify().corrupt
+    assert not fastpull.cache.CacheManager(settings.cache).verify().corrupt
     return caught.value
 
 
@@ -320,7 +320,7 @@ async def test_a_layout_is_a_source(registry: FaultyRegistry, settings: Settings
         assert names(tmp_path / name) == expected
         await pull(f"{source}@{report.image.digest}", tmp_path / f"{name}-by-digest", settings)
         assert names(tmp_path / f"{name}-by-digest") == expected
-    assert fastpull.CacheManager(settings.cache).usage().blobs == 0, "a layout is not copied into the cache"
+    assert fastpull.cache.CacheManager(settings.cache).usage().blobs == 0, "a layout is not copied into the cache"
     async with fastpull.Client(settings) as client:
         with pytest.raises(NotFound, match="It has v1, v2"):
             await client.resolve(f"{source}:v3")
@@ -690,4 +690,4 @@ async def test_a_short_blob_without_a_seal_is_fetched_again(
     os.truncate(f"{path}.seal", 0)
     await pull(reference, tmp_path / "two", settings)
     assert (tmp_path / "two/a").read_bytes() == BIG
-    assert not fastpull.CacheManager(settings.cache).verify().corrupt
+    assert not fastpull.cache.CacheManager(settings.cache).verify().corrupt

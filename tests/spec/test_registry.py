@@ -914,4 +914,4 @@ async def test_what_was_read_is_not_overwritten_by_a_host_that_changes_its_mind(
     reference = publish(registry, stored([file("f", CONTENT)], bytes))
     registry.faults.append(from_request(1, fault))
     await pull(reference, tmp_path, settings)
-    assert not fastpull.CacheManager(settings.cache).verify().corrupt
+    assert not fastpull.cache.CacheManager(settings.cache).verify().corrupt

@@ -174,7 +174,7 @@ async def test_a_token_server_that_redirects_is_not_followed(
             realm.handle = elsewhere  # type: ignore[method-assign,assignment]
             async with realm:
                 registry.challenge = [f'Bearer realm="http://{realm.address}/token",scope="{{scope}}"']
-                access = Access(username="user", password=fastpull.Secret(PASSWORD))
+                access = Access(username="user", password=fastpull.config.Secret(PASSWORD))
                 with pytest.raises(UnexpectedAnswer):
                     async with fastpull.Client(replace(settings, access=access)) as client:
                         await client.resolve(f"{registry.address}/test/image:v1")
@@ -230,7 +230,7 @@ async def test_addresses_in_a_descriptor_are_never_asked(
 
 
 def as_user(settings: Settings, **more: Any) -> Settings:
-    return replace(settings, access=Access(username="user", password=fastpull.Secret(PASSWORD), **more))
+    return replace(settings, access=Access(username="user", password=fastpull.config.Secret(PASSWORD), **more))
 
 
 # --- private networks

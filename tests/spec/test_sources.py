@@ -124,7 +124,7 @@ async def test_a_docker_archive_by_skopeo(reference: str, settings: Settings, tm
     assert [layer.blob.digest for layer in first.image.layers] == [layer.diff_id for layer in first.image.layers]
     second = await pull(f"docker-archive:{tmp_path}/image.tar:@0", settings, tmp_path / "again")
     assert second.image.digest == first.image.digest, "the manifest is made the same each time"
-    assert fastpull.CacheManager(settings.cache).usage().blobs == 0, "an archive is not copied into the cache"
+    assert fastpull.cache.CacheManager(settings.cache).usage().blobs == 0, "an archive is not copied into the cache"
     async with fastpull.Client(settings) as client:
         with pytest.raises(NotFound, match=suffix[1:] or "None of its images has a name"):
             await client.resolve(f"docker-archive:{tmp_path}/image.tar:other:v1")

@@ -58,7 +58,7 @@ class Shown:
 
 async def traced(reference: str, output: Path, settings: Settings) -> tuple[Shown, fastpull.PullReport]:
     path = output.with_name("trace.json")
-    with fastpull.TraceFile(path) as trace:
+    with fastpull.sinks.TraceFile(path) as trace:
         async with fastpull.Client(settings) as client:
             report = await client.pull(reference, output, trace=trace)
     shown = Shown(path)
@@ -169,7 +169,7 @@ async def test_several_pulls_share_a_trace_one_after_the_other(
 def test_a_trace_replaces_the_one_that_is_there(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_text("old")
-    with fastpull.TraceFile(path):
+    with fastpull.sinks.TraceFile(path):
         assert path.read_text() == "old", "until it is complete"
     assert json.loads(path.read_text())["traceEvents"] == []
     assert os.listdir(tmp_path) == ["trace.json"]
@@ -178,12 +178,12 @@ def test_a_trace_replaces_the_one_that_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "-", "trace/"])
 def test_a_trace_needs_the_name_of_a_file(name: str) -> None:
     with pytest.raises(InvalidSetting):
-        fastpull.TraceFile(name)
+        fastpull.sinks.TraceFile(name)
 
 
 def test_where_a_trace_cannot_be_is_said_before_anything_is_done(tmp_path: Path) -> None:
     for path in (tmp_path / "no/such/trace.json", tmp_path):
-        with pytest.raises(OutputError), fastpull.TraceFile(path):
+        with pytest.raises(OutputError), fastpull.sinks.TraceFile(path):
             pytest.fail("it has begun")
     assert os.listdir(tmp_path) == []
 
@@ -193,7 +193,7 @@ def test_the_first_error_is_told(tmp_path: Path, error: ValueError | None) -> No
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(OutputError if error is None else ValueError, match=None if error is None else "own"):  # noqa: SIM117
-        with fastpull.TraceFile(folder / "trace.json"):
+        with fastpull.sinks.TraceFile(folder / "trace.json"):
             (folder / "trace.json").mkdir()  # it cannot become a file any more
             if error is not None:
                 raise error

@@ -19,6 +19,8 @@ from fastpull.cli.main import make_parser
 from fastpull.telemetry.events import Event
 
 ROOT = Path(fastpull.__file__).parents[1]
+PACKAGES = ["cache", "cluster", "config", "oci", "pipeline", "registry", "runtimes", "sinks", "telemetry"]
+FACES = [*PACKAGES, "errors", "progress"]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -67,8 +69,11 @@ def test_python_in_the_documentation_uses_public_names(page: Path) -> None:
     for block in blocks(page, "python"):
         if not re.match(r"try:", block):  # an excerpt from within a coroutine
             compile(block, str(page), "exec")
-        for name in re.findall(r"\bfastpull\.(\w+)", block):
-            assert name in ("errors", "progress") or name in fastpull.__all__, name
+        for name, inner in re.findall(r"\bfastpull\.(\w+)(?:\.(\w+))?", block):
+            if name in FACES:
+                assert not inner or inner in getattr(fastpull, name).__all__, (name, inner)
+            else:
+                assert name in fastpull.__all__, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -97,12 +102,14 @@ def test_the_tests_that_the_threat_model_names_are_there() -> None:
 
 def test_the_limits_of_the_threat_model_are_all_there_are() -> None:
     page = (ROOT / "docs/threat-model.md").read_text()
-    assert set(re.findall(r"`FASTPULL_(MAX_\w+)`", page)) == {field.name.upper() for field in fields(fastpull.Limits)}
+    assert set(re.findall(r"`FASTPULL_(MAX_\w+)`", page)) == {
+        field.name.upper() for field in fields(fastpull.config.Limits)
+    }
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
     lines = ["| in TOML | variable | flag | default | what it is |", "|---|---|---|---|---|"]
-    for one in fastpull.SETTINGS.values():
+    for one in fastpull.config.SETTINGS.values():
         name = "" if one.kind.is_secret else f"`{one.name}`"
         flag = f"`{one.flag} {one.kind.metavar}`".replace(" `", "`") if one.flag else ""
         lines.append(f"| {name} | `{one.variable}` | {flag} | {one.shown_default} | {one.text} |")
@@ -125,7 +132,8 @@ def test_the_library_s_page_names_everything_that_is_public() -> None:
     page = (ROOT / "docs/library.md").read_text()
     words = set(re.findall(r"\w+", page))
     events = {event.__name__ for event in get_args(Event)}
-    public = {*fastpull.__all__, *fastpull.errors.__all__, *events} - {"__version__"}
+    public = {*fastpull.__all__, *events, *(name for face in FACES for name in getattr(fastpull, face).__all__)}
+    public -= {"__version__", "ignore", "NOTICED_SECONDS", "OnEvent", "Event"}
     assert not public - words
     for name in events:
         row = re.search(rf"^\| `{name}` \|.*\|([^|]*)\|$", page, re.MULTILINE)

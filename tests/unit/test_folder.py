@@ -93,14 +93,14 @@ async def use(cache: Path, reference: str, output: Path) -> None:
         async with asyncio.timeout(60), fastpull.Client(settings) as client:
             await client.pull(reference, output)
     for act in (
-        fastpull.CacheManager.usage,
-        fastpull.CacheManager.verify,
-        fastpull.CacheManager.images,
+        fastpull.cache.CacheManager.usage,
+        fastpull.cache.CacheManager.verify,
+        fastpull.cache.CacheManager.images,
         lambda cache: cache.remove(reference),
         lambda cache: cache.collect(max_size=0, max_age_seconds=0),
     ):
         with contextlib.suppress(FastpullError):
-            act(fastpull.CacheManager(cache))
+            act(fastpull.cache.CacheManager(cache))
 
 
 @pytest.mark.root

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastpull.cli.layout import bar, cell_width, cut, duration, lines, part_of, percent, row_line, total_line
-from fastpull.cli.tracker import Rate, Row, Total, Tracker
+from fastpull.cli.tracker import ProgressRow, Rate, Total, Tracker
 from fastpull.oci.digest import Digest
 from fastpull.telemetry.events import Committing, Copying, Event, LayerDone, LayerProgress, NodeDone, NodeProgress
 
@@ -17,10 +17,10 @@ counts = st.integers(0, 1 << 45)
 
 
 @st.composite
-def some_rows(draw: st.DrawFn) -> Row:
+def some_rows(draw: st.DrawFn) -> ProgressRow:
     size = draw(counts)
     present = draw(st.integers(0, size))
-    return Row(
+    return ProgressRow(
         draw(names),
         size,
         present,
@@ -45,7 +45,7 @@ totals = st.builds(
 
 
 @given(totals, st.lists(some_rows(), max_size=60), st.integers(1, 200), st.integers(0, 60))
-def test_lines_fit_every_terminal(total: Total, rows: list[Row], width: int, height: int) -> None:
+def test_lines_fit_every_terminal(total: Total, rows: list[ProgressRow], width: int, height: int) -> None:
     found = lines(total, rows, width, height)
     assert len(found) <= height
     assert all(cell_width(line) <= width for line in found)
@@ -54,7 +54,7 @@ def test_lines_fit_every_terminal(total: Total, rows: list[Row], width: int, hei
 
 
 @given(totals, st.lists(some_rows(), min_size=1, max_size=60), st.integers(40, 200), st.integers(3, 60))
-def test_every_row_is_shown_or_counted(total: Total, rows: list[Row], width: int, height: int) -> None:
+def test_every_row_is_shown_or_counted(total: Total, rows: list[ProgressRow], width: int, height: int) -> None:
     found = lines(total, rows, width, height)[1:]
     counted = 0
     if " more: " in found[-1] and found[-1].startswith("  and "):
@@ -70,7 +70,7 @@ def test_cut_text_fits_and_text_that_fits_is_left_alone(text: str, width: int) -
 
 
 @given(some_rows(), st.integers(0, 60))
-def test_a_bar_has_its_width_and_tells_unpacked_from_downloaded(row: Row, width: int) -> None:
+def test_a_bar_has_its_width_and_tells_unpacked_from_downloaded(row: ProgressRow, width: int) -> None:
     found = bar(row, width)
     assert len(found) == width
     assert found == "#" * found.count("#") + "=" * found.count("=") + "-" * found.count("-")
@@ -79,9 +79,9 @@ def test_a_bar_has_its_width_and_tells_unpacked_from_downloaded(row: Row, width:
 
 
 def test_active_rows_are_shown_first_and_the_others_collapse() -> None:
-    done = [Row(f"done{n}", 10, 10, 10, "done", is_done=True) for n in range(20)]
-    waiting = [Row(f"waiting{n}", 10) for n in range(20)]
-    active = [Row("active", 10, 5, 2)]
+    done = [ProgressRow(f"done{n}", 10, 10, 10, "done", is_done=True) for n in range(20)]
+    waiting = [ProgressRow(f"waiting{n}", 10) for n in range(20)]
+    active = [ProgressRow("active", 10, 5, 2)]
     total = Tracker().total(0)
     found = lines(total, [*done, *waiting, *active], 80, 6)
     assert len(found) == 6
@@ -98,7 +98,7 @@ def test_the_forms_of_lines() -> None:
     assert total_line(total, 50) == "25%  25.0 of 100.0 MiB  10.0 MiB/s  0:08 left"
     assert total_line(total, 20) == "25%  0:08 left"
     assert total_line(total, 4) == "25%"
-    row = Row("0123456789ab", 12 * MIB, 6 * MIB, 3 * MIB)
+    row = ProgressRow("0123456789ab", 12 * MIB, 6 * MIB, 3 * MIB)
     assert row_line(row, 12, "unpacked", 100) == (
         "  0123456789ab [######======------------]  6.0 MiB here, 3.0 of 12.0 MiB unpacked  downloading"
     )
