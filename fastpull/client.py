@@ -32,6 +32,7 @@ from fastpull.registry.conf.load import load_registries_conf
 from fastpull.registry.http.transport import Transport
 from fastpull.registry.pool import RegistryPool
 from fastpull.sinks.base import Resources
+from fastpull.sinks.capabilities import FinishedImageSink, NamedSink
 from fastpull.sinks.squashfs.recipe import Recipe
 from fastpull.sources.archive_opener import ArchiveOpener
 from fastpull.sources.blobs import SourceContext
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from fastpull.runtimes.base import RuntimeProfile
     from fastpull.sinks.base import Sink
     from fastpull.sinks.squashfs.image.image_writer import SquashfsReport
-    from fastpull.sinks.squashfs.sink import Squashfs
     from fastpull.sources.base import Source
     from fastpull.telemetry.trace import Trace
 
@@ -214,11 +214,10 @@ class Client:
         from fastpull.sinks.bundle import shaped  # noqa: PLC0415
         from fastpull.sinks.choose import sink_for  # noqa: PLC0415
         from fastpull.sinks.output.digest_file import prepared_digest_file  # noqa: PLC0415
-        from fastpull.sinks.squashfs.sink import Squashfs  # noqa: PLC0415
 
         if isinstance(output, str | os.PathLike):
             output = sink_for(output, settings=self.settings)
-        asked = (*(output.recipe.runtimes if isinstance(output, Squashfs) else ()), *runtimes)
+        asked = (*(output.recipe.runtimes if isinstance(output, FinishedImageSink) else ()), *runtimes)
         profiles = profiles_for(asked)
         sink, meter = shaped(output, profiles), PullTimer(trace)
         # of profiles that are the caller's own nobody knows what they add, so that nothing can be kept of them
@@ -235,7 +234,7 @@ class Client:
                 async with self._recorded(sink), self._begun(sink, meter, keep_out):
                     image = await self._resolved(image, platform, meter)
                     set_identity(sink, image, profiles if is_known else None)
-                    if isinstance(sink, Squashfs) and is_known:
+                    if isinstance(sink, FinishedImageSink) and is_known:
                         recipe = replace(sink.recipe, runtimes=tuple(sorted(profile.name for profile in profiles)))
                         report = await self._take(image, sink, recipe, meter)
                     if report is None:
@@ -334,7 +333,7 @@ class Client:
         for warning in finished.facts.get("warnings", ()):
             self._warn(source, warning)
 
-    async def _take(self, image: Image, sink: Squashfs, recipe: Recipe, meter: PullTimer) -> PullReport | None:
+    async def _take(self, image: Image, sink: FinishedImageSink, recipe: Recipe, meter: PullTimer) -> PullReport | None:
         """Pulls out of the cache's finished images; None where that is neither possible nor wanted."""
         from fastpull.pipeline.report import PullReport  # noqa: PLC0415  # see `_workshop`
 
@@ -360,7 +359,7 @@ class Client:
                 return PullReport.of_finished(image, output, seconds, finished.facts)
         return None
 
-    async def _copy(self, source: str, finished: FinishedImage, sink: Squashfs) -> SquashfsReport | None:
+    async def _copy(self, source: str, finished: FinishedImage, sink: FinishedImageSink) -> SquashfsReport | None:
         from fastpull.pipeline.blobs import TICK_SECONDS  # noqa: PLC0415  # see `_workshop`
 
         def tell() -> None:
@@ -390,8 +389,9 @@ class Client:
         """Has a sink's staging recorded in the cache, so that ``cache gc`` can remove it if this process is killed."""
         from fastpull.sinks.output.destination import note_staging  # noqa: PLC0415  # see `_workshop`
 
-        records = StagingRecords(self._store.files)
-        record = await in_thread(self._files, note_staging, records, getattr(sink, "path", None))
+        records, record = StagingRecords(self._store.files), None
+        if isinstance(sink, NamedSink):
+            record = await in_thread(self._files, note_staging, records, sink.path)
         try:
             yield
         finally:

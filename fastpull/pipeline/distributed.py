@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Self
 from fastpull.cluster.blobs.source import ClusterSource
 from fastpull.cluster.build.artifacts import FileRegion, LayerArtifact
 from fastpull.concurrency.threads import in_thread
-from fastpull.errors import LayerBlocksDamaged, OutputError, from_os_error
+from fastpull.errors import LayerBlocksDamaged, OutputError
 from fastpull.layers.quota import LayerQuota
-from fastpull.sinks.squashfs.sink import Squashfs
+from fastpull.sinks.capabilities import DistributedSink
+from fastpull.sinks.output.errors import output_error
 
 if TYPE_CHECKING:
     from fastpull.cluster.build.member import BuildMember
@@ -47,7 +48,7 @@ class DistributedBuilder:
     """
 
     def __init__(
-        self, image: Image, sink: Squashfs, files: Executor, products: list[LayerArtifact], building: BuildMember
+        self, image: Image, sink: DistributedSink, files: Executor, products: list[LayerArtifact], building: BuildMember
     ) -> None:
         self._image = image
         self._sink = sink
@@ -71,7 +72,7 @@ class DistributedBuilder:
         Raises:
             OutputError, CacheError: there is no room for what will come.
         """
-        if not isinstance(source, ClusterSource) or not isinstance(sink, Squashfs) or not source.is_shared:
+        if not isinstance(source, ClusterSource) or not isinstance(sink, DistributedSink) or not source.is_shared:
             return None
         products = await in_thread(files, _open_products, image, sink, by_size)
         building = None
@@ -134,11 +135,11 @@ class DistributedBuilder:
         return report
 
 
-def _open_products(image: Image, sink: Squashfs, by_size: Sequence[int]) -> list[LayerArtifact]:
+def _open_products(image: Image, sink: DistributedSink, by_size: Sequence[int]) -> list[LayerArtifact]:
     """Makes room for all runs: who is to make which is not known yet."""
 
     def fail(error: OSError) -> OutputError:
-        return from_os_error(OutputError, error, sink.path)
+        return output_error(error, sink.path)
 
     products: list[LayerArtifact] = []
     try:

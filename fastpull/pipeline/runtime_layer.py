@@ -19,13 +19,13 @@ from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.runtimes.compose import compose, sidecars_of
 from fastpull.runtimes.volumes import resolve_volumes
+from fastpull.sinks.capabilities import SidecarFilesSink
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Origin, Tree
     from fastpull.oci.image import Image
     from fastpull.runtimes.base import Additions, RuntimeProfile
     from fastpull.sinks.base import Sink
-    from fastpull.sinks.bundle import ShapedSink
 
 ReadFile: TypeAlias = "Callable[[Origin, int], Awaitable[bytes]]"
 
@@ -85,7 +85,7 @@ class RuntimeLayer:
         found = [warning for _, additions in self._wishes for warning in additions.warnings]
         return list(dict.fromkeys([*self._volume_warnings, *found]))
 
-    def apply(self, tree: Tree, sink: Sink | ShapedSink) -> None:
+    def apply(self, tree: Tree, sink: Sink) -> None:
         """Gives the layer to the sink, and puts it on top of the tree.
 
         Args:
@@ -114,6 +114,6 @@ class RuntimeLayer:
         overlay(tree, scanner.index(digest, digest, len(content)))
         files = sidecars_of(self._wishes)
         if files:
-            if not hasattr(sink, "set_sidecars"):
+            if not isinstance(sink, SidecarFilesSink):
                 raise InvalidSetting(names, "this sink takes nothing beside the root filesystem")
             sink.set_sidecars(files)

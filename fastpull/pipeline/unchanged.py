@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from fastpull.concurrency.threads import in_thread
 from fastpull.errors import OutputExists
 from fastpull.pipeline.report import PullReport
-from fastpull.sinks.base import MarkedSink, SinkReport
+from fastpull.sinks.base import SinkReport
+from fastpull.sinks.capabilities import MarkedSink
 from fastpull.sinks.output.marker import OutputIdentity
 from fastpull.telemetry.events import OnEvent, Unchanged
 

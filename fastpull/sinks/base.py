@@ -1,30 +1,29 @@
-"""What every sink can do."""
+"""The sink protocol: what every output format implements. Optional abilities are in `fastpull.sinks.capabilities`."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from fastpull.telemetry.timing import PullTimer
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
     from fastpull.native import EntryTable, Spans
-    from fastpull.sinks.output.marker import Marker, OutputIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a sink has to work with.
+    """The resources of a sink.
 
     Attributes:
-        workers: threads that may compute at once.
-        layers: how many layers may be written side by side, at most.
-        memory: bytes for buffers, of all layers together.
-        sync: the output has to be on its disk before it appears.
-        keep_out: directories that the output neither replaces nor contains nor is put into: the cache.
-        meter: counts where the time goes.
+        workers: maximum number of computing threads.
+        layers: maximum number of layers that are written at the same time.
+        memory: bytes for buffers, for all layers together.
+        sync: whether the output is synchronised to its disk before it is published.
+        keep_out: directories that the output must not replace, contain or be in: the cache.
+        meter: timer of the pull.
     """
 
     workers: int = 1
@@ -37,13 +36,13 @@ class Resources:
 
 @dataclass(slots=True)
 class SinkReport:
-    """What a sink made.
+    """The report on an output.
 
     Attributes:
-        path: of the output.
-        inodes: files, directories and the rest; names of one inode count once.
-        left_out: what the output does not have, by kind: ``devices``, ``xattrs``, ``setuid bits``.
-        warnings: what else is to be said, a sentence each.
+        path: path of the output.
+        inodes: number of inodes: files, directories and others; hard links count once.
+        left_out: number of parts that the output does not have, by kind: ``devices``, ``xattrs``, ``setuid bits``.
+        warnings: other warnings, one sentence each.
     """
 
     path: str
@@ -53,89 +52,71 @@ class SinkReport:
 
 
 class LayerWriter(Protocol):
-    """Takes the payload of one layer while it streams."""
+    """Writes the payload of one layer while the layer is scanned."""
 
     def write(self, chunk: bytes, spans: Spans) -> None:
-        """Stores the payload that ``spans`` find in ``chunk``; neither is kept.
+        """Store the payload of a chunk.
+
+        Args:
+            chunk: bytes of the layer; not kept after the call.
+            spans: positions of payload in the chunk; not kept after the call.
 
         Raises:
-            OutputError: it cannot be stored.
+            OutputError: the payload cannot be stored.
         """
 
     def finish(self) -> None:
-        """Says that the layer has ended: what is held back is stored.
+        """Store everything that is still buffered. Called once, at the end of the layer.
 
         Raises:
-            OutputError: it cannot be stored.
+            OutputError: the payload cannot be stored.
         """
 
     def close(self) -> None:
-        """Says that there will be no more, be the layer complete or not. May be called twice."""
+        """Release the writer's resources, whether the layer is complete or not. May be called twice."""
 
 
 class Sink(Protocol):
-    """Makes one output. Methods block; `layer` and what it returns are used on several threads at once.
+    """Makes one output. All methods block; `layer` and its writers are called from several threads at once.
 
-    The order of calls is `begin`, then `layer` for each layer in any order, then `commit`; or, at any time, `abort`.
-    After that it may begin again.
+    The order of calls is `begin`, `layer` for each layer in any order, then `commit`. `abort` may be called at any
+    time. After `commit` or `abort` the sink may begin again.
     """
 
     def begin(self, resources: Resources) -> None:
-        """Prepares the staging beside the destination.
-
-        Args:
-            resources: to work with.
+        """Create the staging beside the destination.
 
         Raises:
-            OutputExists, OutputError: it is clear already that the destination cannot be made.
+            OutputExists, OutputError: the destination cannot be written.
         """
 
     def room(self) -> int:
-        """Bytes that are free where the output is made; to be asked after `begin`."""
+        """Return the free bytes on the filesystem of the output. Valid after `begin`."""
 
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> LayerWriter:
-        """Begins a layer; once more for a layer that has to be read again, whose payload so far is forgotten.
+        """Return the writer of a layer. A second call for the same layer discards its payload and starts over.
 
         Args:
-            number: of the layer, 0 for the base.
-            rank: of the layer by the size of its blob, 0 for the largest.
-            entries: of the layer, as far as they are scanned.
-            wanted: for each entry whether the tree will need it, where that is known before.
+            number: index of the layer; 0 is the base.
+            rank: rank of the layer by the size of its blob; 0 is the largest.
+            entries: entries of the layer scanned so far.
+            wanted: for each entry, whether the tree needs it; None if that is not known in advance.
         """
 
     def commit(self, tree: Tree, created: int = 0, /) -> SinkReport:
-        """Makes the output of the payloads, and publishes it under its name.
+        """Make the output from the stored payload and publish it under its name.
 
         Args:
-            tree: what the output has to be.
-            created: when the image was made, in seconds since the epoch.
+            tree: merged tree of the image.
+            created: creation time of the image, in seconds since the epoch.
 
         Raises:
-            OutputError: it cannot be made; `abort` is still to be called.
-            Aborted: because of `cancel`; likewise.
+            OutputError: the output cannot be made; the caller must call `abort`.
+            Aborted: `cancel` was called; the caller must call `abort`.
         """
 
     def cancel(self) -> None:
-        """Makes a `commit` on another thread end soon, unless it is publishing already."""
+        """Make a `commit` in another thread end soon, unless it is already publishing."""
 
     def abort(self) -> None:
-        """Removes what is staged; the destination is as it was. May be called twice."""
-
-
-@runtime_checkable
-class MarkedSink(Sink, Protocol):
-    """A sink whose output says what it is, so that it need not be made again."""
-
-    path: str
-
-    def recipe_facts(self) -> dict[str, Any]:
-        """All that decides on the output beside image and runtimes, as JSON has it."""
-
-    def read_marker(self) -> Marker | None:
-        """The marker of what is at the destination; None if there is none to go by, or it is to be replaced.
-
-        To be asked before `begin`.
-        """
-
-    def set_identity(self, identity: OutputIdentity, /) -> None:
-        """Takes what the output will be, for its marker; without it there is none. To be called before `commit`."""
+        """Remove the staging; the destination stays unchanged. May be called twice."""

@@ -1,26 +1,27 @@
-"""Sinks whose output is more than a root filesystem: small files beside it, which appear together with it."""
+"""Outputs with more than a root filesystem: OCI bundles, and images with sidecar files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastpull.concurrency.writes import pwrite_all
 from fastpull.errors import InvalidSetting
 from fastpull.runtimes.base import OutputShape, RuntimeProfile
 from fastpull.runtimes.choose import shape_of
-from fastpull.sinks.base import Resources, Sink, SinkReport
+from fastpull.sinks.capabilities import NamedSink
 from fastpull.sinks.directory.sink import Directory
+from fastpull.sinks.output.directory_staging import DirectoryStaging
+from fastpull.sinks.output.errors import output_errors
 from fastpull.sinks.output.file_staging import FileStaging
 from fastpull.sinks.output.marker import Label, write_marker
-from fastpull.sinks.output.staging import Staging, output_errors
 from fastpull.sinks.squashfs.sink import Squashfs
 
 if TYPE_CHECKING:
     from fastpull.layers.tree import Tree
     from fastpull.native import EntryTable
-    from fastpull.sinks.base import LayerWriter
+    from fastpull.sinks.base import LayerWriter, Resources, Sink, SinkReport
     from fastpull.sinks.output.marker import Marker, OutputIdentity
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,22 +30,15 @@ ROOTFS = "rootfs"
 """The directory of a bundle that holds the root filesystem."""
 
 
-class ShapedSink(Sink, Protocol):
-    """A sink that takes files to be beside its root filesystem."""
-
-    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
-        """Takes the files, by name or by ending; to be called before `commit`."""
-
-
 def shaped(sink: Sink, profiles: Sequence[RuntimeProfile]) -> Sink:
-    """Puts around a sink what runtimes want to have around a root filesystem.
+    """Return a sink whose output has the shape that runtimes need.
 
     Args:
-        sink: as the caller made it.
-        profiles: of the runtimes.
+        sink: sink for the root filesystem.
+        profiles: profiles of the runtimes.
 
     Raises:
-        InvalidSetting: this kind of sink is of no use to a runtime.
+        InvalidSetting: the runtimes cannot use this kind of output.
     """
     names = ", ".join(profile.name for profile in profiles)
     if any(profile.has_one_owner for profile in profiles) and isinstance(sink, Directory):
@@ -58,23 +52,24 @@ def shaped(sink: Sink, profiles: Sequence[RuntimeProfile]) -> Sink:
             return BundleSink(sink)
         case OutputShape.SIDECARS if isinstance(sink, Squashfs):
             return SidecarSink(sink, [ending for profile in profiles for ending in profile.sidecar_names])
-        case output_shape:
-            kind = "a directory, such as NAME/" if output_shape is OutputShape.BUNDLE else "a file such as ID.squashfs"
-            raise InvalidSetting(str(getattr(sink, "path", sink)), f"the output for {names} has to be {kind}")
+        case shape:
+            kind = "a directory, such as NAME/" if shape is OutputShape.BUNDLE else "a file such as ID.squashfs"
+            name = sink.path if isinstance(sink, NamedSink) else str(sink)
+            raise InvalidSetting(name, f"the output for {names} has to be {kind}")
 
 
 class BundleSink:
-    """A directory with the root filesystem in it, at ``rootfs``, and files beside that; published by one rename.
+    """A directory with the root filesystem in ``rootfs`` and sidecar files beside it, published by one rename.
 
     Args:
-        sink: says where, and how the root filesystem is to be.
+        sink: directory sink with the path and the options of the output.
     """
 
     def __init__(self, sink: Directory) -> None:
         self.path = sink.path
         self._template = sink
-        self._inner: Directory | None = None
-        self._staging = Staging(sink.path, sink.rules)
+        self._rootfs: Directory | None = None
+        self._staging = DirectoryStaging(sink.path, sink.rules)
         self._identity: OutputIdentity | None = None
         self._files: Mapping[str, bytes] = {}
         self._sync = False
@@ -83,24 +78,28 @@ class BundleSink:
         return f"<BundleSink {self.path!r}>"
 
     def recipe_facts(self) -> dict[str, Any]:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         return self._template.recipe_facts()
 
     def read_marker(self) -> Marker | None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         return self._staging.read_marker()
 
     def set_identity(self, identity: OutputIdentity) -> None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         self._identity = identity
+
+    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
+        """See `fastpull.sinks.capabilities.SidecarFilesSink`."""
+        self._files = files
 
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._sync = resources.sync
         self._staging.create(resources.keep_out)
-        # the path of a descriptor is the staging's, whatever its name
-        self._inner = self._template.at(f"/proc/self/fd/{self._staging.root_fd}/{ROOTFS}")
-        self._inner.begin(resources)
+        # the path of the descriptor stays valid when the staging is renamed
+        self._rootfs = self._template.at(f"/proc/self/fd/{self._staging.root_fd}/{ROOTFS}")
+        self._rootfs.begin(resources)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
@@ -109,10 +108,6 @@ class BundleSink:
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> LayerWriter:
         """See `fastpull.sinks.base.Sink`."""
         return self._begun.layer(number, rank, entries, wanted)
-
-    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
-        """See `ShapedSink`."""
-        self._files = files
 
     def commit(self, tree: Tree, created: int = 0, /) -> SinkReport:
         """See `fastpull.sinks.base.Sink`."""
@@ -127,44 +122,42 @@ class BundleSink:
                     os.close(fd)
             write_marker(self._staging.root_fd, Label.of(self._identity, report.inodes), synced=self._sync)
             os.fchmod(self._staging.root_fd, 0o755)
-        left = self._staging.publish(self._sync)
-        if left is not None:
-            report.warnings.append(f"the output is complete, but what it replaces could not be removed ({left})")
+        report.warnings += self._staging.publish(self._sync)
         return report
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
-        if self._inner is not None:
-            self._inner.cancel()
+        if self._rootfs is not None:
+            self._rootfs.cancel()
 
     def abort(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
         try:
-            if self._inner is not None:
-                self._inner.abort()
+            if self._rootfs is not None:
+                self._rootfs.abort()
         finally:
-            self._inner = None
+            self._rootfs = None
             self._staging.remove()
 
     @property
     def _begun(self) -> Directory:
-        assert self._inner is not None, "the sink has begun"
-        return self._inner
+        assert self._rootfs is not None, "the sink has begun"
+        return self._rootfs
 
 
 class SidecarSink:
-    """A squashfs image, and files beside it that have its name with other endings.
+    """A squashfs image with sidecar files, which have the image's name with other endings.
 
-    The image appears first, and the others right after it.
+    The image is published first, and the sidecar files right after it.
 
     Args:
-        sink: of the image.
-        endings: of the files.
+        sink: sink for the image.
+        endings: endings of the sidecar files.
     """
 
     def __init__(self, sink: Squashfs, endings: Sequence[str]) -> None:
         self.path = sink.path
-        self._sink = sink
+        self._image = sink
         stem = os.path.splitext(sink.path)[0]
         self._stagings = {ending: FileStaging(stem + ending, sink.force) for ending in endings}
         self._files: Mapping[str, bytes] = {}
@@ -175,59 +168,62 @@ class SidecarSink:
         return f"<SidecarSink {self.path!r}>"
 
     def recipe_facts(self) -> dict[str, Any]:
-        """See `fastpull.sinks.base.MarkedSink`."""
-        return self._sink.recipe_facts()
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
+        return self._image.recipe_facts()
 
     def read_marker(self) -> Marker | None:
-        """See `fastpull.sinks.base.MarkedSink`: the image's, if the other files have it as well."""
-        marker = self._sink.read_marker()
+        """Return the image's marker if all sidecar files have the same identity.
+
+        See `fastpull.sinks.capabilities.MarkedSink`.
+        """
+        marker = self._image.read_marker()
         if marker is None:
             return None
         others = [staging.read_marker() for staging in self._stagings.values()]
         return marker if all(other is not None and other.identity == marker.identity for other in others) else None
 
     def set_identity(self, identity: OutputIdentity) -> None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         self._identity = identity
-        self._sink.set_identity(identity)
+        self._image.set_identity(identity)
+
+    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
+        """See `fastpull.sinks.capabilities.SidecarFilesSink`."""
+        self._files = files
 
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._sync = resources.sync
-        self._sink.begin(resources)
+        self._image.begin(resources)
         for staging in self._stagings.values():
             staging.create(resources.keep_out)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
-        return self._sink.room()
+        return self._image.room()
 
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> LayerWriter:
         """See `fastpull.sinks.base.Sink`."""
-        return self._sink.layer(number, rank, entries, wanted)
-
-    def set_sidecars(self, files: Mapping[str, bytes], /) -> None:
-        """See `ShapedSink`."""
-        self._files = files
+        return self._image.layer(number, rank, entries, wanted)
 
     def commit(self, tree: Tree, created: int = 0, /) -> SinkReport:
         """See `fastpull.sinks.base.Sink`."""
         for ending, staging in self._stagings.items():
             with output_errors(staging.destination):
                 pwrite_all(staging.fd, 0, [self._files[ending]])
-        report = self._sink.commit(tree, created)
+        report = self._image.commit(tree, created)
         for staging in self._stagings.values():
             staging.publish(self._sync, Label.of(self._identity, report.inodes))
         return report
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
-        self._sink.cancel()
+        self._image.cancel()
 
     def abort(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
         try:
-            self._sink.abort()
+            self._image.abort()
         finally:
             for staging in self._stagings.values():
                 staging.remove()

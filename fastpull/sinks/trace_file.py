@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from fastpull.concurrency.writes import pwrite_all
 from fastpull.errors import InvalidSetting, OutputError
+from fastpull.sinks.output.errors import output_errors
 from fastpull.sinks.output.file_staging import FileStaging
-from fastpull.sinks.output.staging import output_errors
 from fastpull.telemetry.trace import Trace
 
 if TYPE_CHECKING:

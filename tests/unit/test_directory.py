@@ -536,7 +536,7 @@ def test_what_takes_the_place_in_the_last_moment_gets_it_back(
     for name in ("etc", "usr", "bin"):
         (out / name).mkdir(parents=True)
     monkeypatch.setattr(staging_module, "exchange", swap_first)
-    expected = pytest.raises(OutputExists, match="just been made") if comes == "foreign" else contextlib.nullcontext()
+    expected = pytest.raises(OutputExists, match="has just created") if comes == "foreign" else contextlib.nullcontext()
     with expected:
         write(out, [file("new")], force=True)
     assert names(out) == ({"mine"} if comes == "foreign" else {"new"})
@@ -571,7 +571,7 @@ def test_what_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     sink.begin(Resources())
     (tmp_path / "out").mkdir()
     (tmp_path / "out/theirs").write_text("x")
-    with pytest.raises(OutputExists, match="just been made"):
+    with pytest.raises(OutputExists, match="has just created"):
         sink.commit(merge([]))
     sink.abort()
     assert names(tmp_path / "out") == {"theirs"}
@@ -615,7 +615,7 @@ def test_a_cancelled_commit_publishes_nothing_and_the_sink_can_begin_again(tmp_p
 def test_what_a_killed_pull_left_is_removed_by_the_next_and_a_running_one_is_spared(tmp_path: Path) -> None:
     dead, running = Directory(tmp_path / "out"), Directory(tmp_path / "out")
     dead.begin(Resources())
-    os.close(dead._staging._fd)  # as death would do
+    os.close(dead._staging.fd)  # as death would do
     running.begin(Resources())
     stale = leftovers(tmp_path)
     assert len(stale) == 1, "the dead one is gone already"
@@ -623,7 +623,7 @@ def test_what_a_killed_pull_left_is_removed_by_the_next_and_a_running_one_is_spa
     assert leftovers(tmp_path) == stale
     running.abort()
     assert leftovers(tmp_path) == []
-    dead._staging._fd = -1
+    dead._staging.fd = -1
 
 
 def test_what_only_looks_like_a_staging_is_left_alone(tmp_path: Path) -> None:
@@ -672,7 +672,7 @@ def test_sync_reaches_the_disk_before_the_name_appears(
         calls.append(("sync", (tmp_path / "out").exists()))
         return 0
 
-    monkeypatch.setattr("fastpull.sinks.output.staging.sync_filesystem", note)
+    monkeypatch.setattr("fastpull.sinks.output.directory_staging.sync_filesystem", note)
     sink = Directory(tmp_path / "out")
     sink.begin(Resources(sync=sync))
     sink.commit(merge([]))

@@ -14,6 +14,7 @@ from fastpull.errors import OutputError, OutputExists
 from fastpull.sinks.base import Resources
 from fastpull.sinks.directory.sink import Directory
 from fastpull.sinks.output import file_staging
+from fastpull.sinks.output import staging as staging_module
 from fastpull.sinks.output.file_staging import FileStaging
 
 
@@ -125,7 +126,7 @@ def test_what_appears_meanwhile_is_not_overwritten(
         refuse_links(errno.EPERM, monkeypatch)
     staging = staged(tmp_path / "out")
     (tmp_path / "out").write_bytes(b"theirs")
-    with pytest.raises(OutputExists, match="just been made"):
+    with pytest.raises(OutputExists, match="has just created"):
         staging.publish(sync=False)
     staging.remove()
     assert (tmp_path / "out").read_bytes() == b"theirs"
@@ -146,7 +147,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
     tmp_path: Path, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
-        monkeypatch.setattr(file_staging, "exchange", lambda *_: errno.EINVAL)
+        monkeypatch.setattr(staging_module, "exchange", lambda *_: errno.EINVAL)
     (tmp_path / "out").write_bytes(b"old")
     staging = staged(tmp_path / "out", force=True)
     (tmp_path / "out").unlink()
@@ -169,9 +170,9 @@ def test_what_takes_the_place_in_the_last_moment_gets_it_back(tmp_path: Path, mo
         return exchange(*names)
 
     (tmp_path / "out").write_bytes(b"old")
-    monkeypatch.setattr(file_staging, "exchange", swap_first)
+    monkeypatch.setattr(staging_module, "exchange", swap_first)
     staging = staged(tmp_path / "out", force=True)
-    with pytest.raises(OutputExists, match="just been made"):
+    with pytest.raises(OutputExists, match="has just created"):
         staging.publish(sync=False)
     staging.remove()
     assert (tmp_path / "out").is_fifo()
@@ -207,14 +208,14 @@ def test_what_killed_pulls_left_is_removed_whatever_they_were_making_and_a_runni
     dead, dead_directory = staged(tmp_path / "out"), Directory(tmp_path / "out")
     dead_directory.begin(Resources())
     os.close(dead.fd)  # as death would do
-    os.close(dead_directory._staging._fd)
+    os.close(dead_directory._staging.fd)
     running = staged(tmp_path / "out")
     stale = os.listdir(tmp_path)
     assert len(stale) == 1, "the dead ones are gone already"
     staged(tmp_path / "out").publish(sync=False)
     assert sorted(os.listdir(tmp_path)) == sorted([*stale, "out"])
     running.remove()
-    dead.fd = dead_directory._staging._fd = -1
+    dead.fd = dead_directory._staging.fd = -1
     dead.remove()
     dead_directory.abort()
     assert os.listdir(tmp_path) == ["out"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastpull.errors import OutputError, OutputExists
+from fastpull.sinks.output.directory_staging import DirectoryStaging
 from fastpull.sinks.output.file_staging import FileStaging
 from fastpull.sinks.output.marker import Label, OutputIdentity, write_marker
 from fastpull.sinks.output.protected import Inode, mount_points
@@ -26,7 +27,6 @@ from fastpull.sinks.output.replace import (
     look,
     looks_like_rootfs,
 )
-from fastpull.sinks.output.staging import Staging
 from fastpull.sinks.output.walk import find_place
 
 SOME = Inode(1, 2)
@@ -132,7 +132,7 @@ def test_devices_fifos_and_sockets_are_never_replaced_and_never_opened(tmp_path:
     (tmp_path / "link").symlink_to("out")
     before = os.lstat(tmp_path / "out")
     for name in ("out", "link"):
-        directory, file = Staging(tmp_path / name, BOTH), FileStaging(tmp_path / name, force=True)
+        directory, file = DirectoryStaging(tmp_path / name, BOTH), FileStaging(tmp_path / name, force=True)
         for staging in (directory, file):
             with pytest.raises(OutputError, match="never replaced|not a regular file") as caught:
                 staging.create()
@@ -283,7 +283,7 @@ def test_cache_and_output_are_never_in_each_other(tmp_path: Path, output: str, c
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "to-x").symlink_to("x")
     pattern = pytest.raises(OutputError, match=words)
-    staging = Staging(tmp_path / output, BOTH)
+    staging = DirectoryStaging(tmp_path / output, BOTH)
     with pattern as caught:
         staging.create([str(tmp_path / cache)])
     staging.remove()

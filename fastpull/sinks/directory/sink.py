@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from fastpull.concurrency.threads import Aborted
-from fastpull.errors import InvalidSetting, OutputError, from_os_error
+from fastpull.errors import InvalidSetting
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.tree import DirectoryNode as TreeDirectory
 from fastpull.layers.tree import Origin, Tree, entry_of, layer_of
@@ -24,10 +24,11 @@ from fastpull.sinks.directory.attributes import AttributeWriter
 from fastpull.sinks.directory.flusher import Flusher
 from fastpull.sinks.directory.ownership import SPECIAL_BITS, OwnerName, Ownership
 from fastpull.sinks.output.destination import free_space
+from fastpull.sinks.output.directory_staging import DirectoryStaging
+from fastpull.sinks.output.errors import native_output_error, output_errors, raise_errno
 from fastpull.sinks.output.marker import Label, write_marker
-from fastpull.sinks.output.paths import DIRECTORY_FLAGS, move_file, opened, raise_errno, remove_file, spool_name
+from fastpull.sinks.output.paths import DIRECTORY_FLAGS, move_file, opened, remove_file, spool_name
 from fastpull.sinks.output.replace import ReplaceRules
-from fastpull.sinks.output.staging import Staging, output_errors
 from fastpull.sinks.tar.stream import copied_file
 from fastpull.telemetry.trace import Stage
 
@@ -72,7 +73,7 @@ class Directory:
         self._ownership = Ownership.named(owner or ("keep" if os.geteuid() == 0 else "me"))
         if self._ownership.keep and os.geteuid() != 0:
             raise InvalidSetting("keep", "only root can give files to their owners; 'me' makes them all yours")
-        self._staging = Staging(path, self.rules)
+        self._staging = DirectoryStaging(path, self.rules)
         self._identity: OutputIdentity | None = None
         self._writers: dict[int, _LayerFiles] = {}
         self._cancelled = threading.Event()
@@ -88,17 +89,17 @@ class Directory:
         return Directory(path, force=force, replace_foreign=foreign, owner=owner or self.owner)
 
     def recipe_facts(self) -> dict[str, Any]:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         if self._ownership.keep:
             return {"format": "directory", "owner": "keep"}
         return {"format": "directory", "owner": "me", "uid": os.geteuid(), "gid": os.getegid()}
 
     def read_marker(self) -> Marker | None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         return self._staging.read_marker()
 
     def set_identity(self, identity: OutputIdentity) -> None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         self._identity = identity
 
     def begin(self, resources: Resources) -> None:
@@ -131,9 +132,7 @@ class Directory:
             commit.run(self._write_marker)
         self._end_flusher()
         with part.at(Stage.PUBLISH):
-            left = self._staging.publish(self._resources.sync)
-        if left is not None:
-            report.warnings.append(f"the output is complete, but what it replaces could not be removed ({left})")
+            report.warnings += self._staging.publish(self._resources.sync)
         return report
 
     def _write_marker(self, inodes: int) -> None:
@@ -160,7 +159,12 @@ class _LayerFiles:
     """The files of one layer."""
 
     def __init__(
-        self, staging: Staging, ownership: Ownership, number: int, entries: EntryTable, wanted: bytearray | None
+        self,
+        staging: DirectoryStaging,
+        ownership: Ownership,
+        number: int,
+        entries: EntryTable,
+        wanted: bytearray | None,
     ) -> None:
         self._staging = staging
         self._number = number
@@ -180,7 +184,7 @@ class _LayerFiles:
         code = self._writer.write(chunk, spans)
         if code:
             path = os.path.join(self._staging.destination, self._entries.path(self._writer.failed))
-            raise from_os_error(OutputError, OSError(code, os.strerror(code)), path)
+            raise native_output_error(code, path)
 
     def finish(self) -> None:
         """Nothing is held back."""
@@ -207,7 +211,7 @@ class _Commit:
 
     def __init__(
         self,
-        staging: Staging,
+        staging: DirectoryStaging,
         ownership: Ownership,
         writers: dict[int, _LayerFiles],
         tree: Tree,

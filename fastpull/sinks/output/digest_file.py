@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fastpull.concurrency.threads import in_thread
 from fastpull.concurrency.writes import pwrite_all
+from fastpull.sinks.output.errors import output_errors
 from fastpull.sinks.output.file_staging import FileStaging
-from fastpull.sinks.output.staging import output_errors
 
 if TYPE_CHECKING:
     from fastpull.oci.digest import Digest

@@ -50,9 +50,3 @@ def opened(fd: int, name: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{inner}"
     finally:
         os.close(inner)
-
-
-def raise_errno(number: int, path: bytes) -> None:
-    """Raises OSError for an errno; 0 is none."""
-    if number:
-        raise OSError(number, os.strerror(number), os.fsdecode(path))

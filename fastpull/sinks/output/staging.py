@@ -1,206 +1,149 @@
-"""Staging: a private directory beside the destination, which becomes it by one rename."""
+"""Staging: a private name beside the destination, under which an output is made and from which it is published."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import stat
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fastpull.errors import FastpullError, OutputError, OutputExists, from_os_error
-from fastpull.native import exchange, remove_tree, sync_filesystem
+from fastpull.errors import OutputExists
+from fastpull.native import exchange
 from fastpull.sinks.output.destination import Destination, lock_staging
-from fastpull.sinks.output.paths import DIRECTORY_FLAGS, raise_errno
-from fastpull.sinks.output.replace import FileKind, ReplaceRules, check_directory, held, look
+from fastpull.sinks.output.errors import output_errors
+from fastpull.sinks.output.replace import PresentOutput, look
 from fastpull.sinks.output.walk import OutputPlace
 
 if TYPE_CHECKING:
     from fastpull.sinks.output.marker import Marker
-    from fastpull.sinks.output.protected import Inode
-
-AFTER_A_RACE = "Choose another, or look at what it is and try again"
-_ROOT = b"root"
-_OLD = b"old"
-_ACLS = ("system.posix_acl_default", "system.posix_acl_access")
 
 
-@contextlib.contextmanager
-def output_errors(path: bytes) -> Iterator[None]:
-    """Makes ours of what the system says about an output."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, FastpullError):
-            raise
-        raise from_os_error(OutputError, error, error.filename if isinstance(error.filename, str) else path) from error
+class Staging(ABC):
+    """A directory or file ``.NAME.fastpull-…`` beside the destination, locked while its process lives.
 
-
-class Staging:
-    """A directory ``.NAME.fastpull-…`` that no other user can enter, locked as long as its process lives.
+    The destination is checked when the staging is created and again right before it is published: it may change in
+    between. Subclasses create, publish and remove one kind of staging.
 
     Args:
-        destination: what it will become.
-        rules: what it may replace; nothing and an empty directory, it always may.
+        destination: path of the output.
+        force: whether an existing output is replaced.
 
     Attributes:
-        destination: without symbolic links, once it was created.
-        shown: as it was given, for messages.
-        root_fd: the directory that will be published.
-        spool_fd: a directory for what has no place yet.
+        destination: path of the output; after `create` without symbolic links.
+        shown: path of the output as the caller gave it, for messages.
+        fd: open staging, which holds the lock; -1 before `create` and after `publish` or `remove`.
+        parent_fd: open directory of the staging and of the destination; likewise.
     """
 
-    def __init__(self, destination: str | os.PathLike[str], rules: ReplaceRules) -> None:
-        self._named = Destination(destination)
-        self.destination, self.shown = self._named.path, self._named.shown
-        self._rules = rules
+    def __init__(self, destination: str | os.PathLike[str], *, force: bool) -> None:
+        self._target = Destination(destination)
+        self.destination, self.shown = self._target.path, self._target.shown
+        self._force = force
         self._keep_out: Sequence[str] = ()
         self._place = OutputPlace(-1, b"", b"")
-        self._parent_fd = self._fd = self.root_fd = self.spool_fd = -1
         self._staged = b""
+        self.fd = self.parent_fd = -1
 
     def read_marker(self) -> Marker | None:
-        """The marker of what is to stay; None if there is none that can be believed, or it is to be replaced."""
-        return None if self._rules.force else self._named.read_marker(stat.S_ISDIR)
+        """Return the marker of the existing output; None if it has no valid one or is to be replaced."""
+        return None if self._force else self._target.read_marker(self._is_kind)
 
     def create(self, keep_out: Sequence[str] = ()) -> None:
-        """Makes the directory, and removes those that killed pulls to the same destination have left.
+        """Create the staging, and remove stale ones that killed pulls to the same destination have left.
 
         Args:
-            keep_out: directories that the destination neither replaces nor contains nor is in.
+            keep_out: directories that the output must not replace, contain or be in.
 
         Raises:
-            OutputExists: the destination is in use and is not to be replaced.
-            OutputError: there is no place for it.
+            OutputExists: the destination exists and must not be replaced.
+            OutputError: the destination cannot be written.
         """
         with output_errors(self.destination):
-            self._keep_out, self._place = keep_out, self._named.open()
-            self._parent_fd, self.destination = self._place.directory_fd, self._place.path
-            check_directory(look(self._place, keep_out), self._rules, self.shown)
-            self._named.remove_stale(self._parent_fd)
-            while not self._make():
+            self._keep_out, self._place = keep_out, self._target.open()
+            self.parent_fd, self.destination = self._place.directory_fd, self._place.path
+            self._check_destination()
+            self._target.remove_stale(self.parent_fd)
+            while not self._create_locked():
                 pass
-            for name in (_ROOT, b"spool"):
-                os.mkdir(name, 0o700, dir_fd=self._fd)
-            self.root_fd = self._open_directory(_ROOT)
-            self.spool_fd = self._open_directory(b"spool")
-
-    def publish(self, sync: bool) -> OutputError | None:
-        """Gives the root its name; what had the name before is removed afterwards.
-
-        Args:
-            sync: wait until all of it is on the disk, before and after.
-
-        Returns:
-            Why that could not be removed, if it could not.
-
-        Raises:
-            OutputExists: something has taken the name meanwhile.
-            OutputError: the system refuses.
-        """
-        with output_errors(self.destination):
-            if sync:
-                raise_errno(sync_filesystem(self._fd), self.destination)
-            self._rename()
-            if sync:
-                self._sync_name()
-        try:
-            self.remove()
-        except OutputError as error:
-            return error
-        return None
+            self._prepare()
 
     def remove(self) -> None:
-        """Removes the directory with what is left in it. May be called twice."""
-        for fd in (self.root_fd, self.spool_fd):
-            if fd >= 0:
-                os.close(fd)
-        self.root_fd = self.spool_fd = -1
+        """Remove the staging with its content, if it has not been published. May be called twice."""
         try:
             if self._staged:
                 staged, self._staged = self._staged, b""
                 with output_errors(self.destination):
-                    raise_errno(remove_tree(self._parent_fd, staged), os.path.join(self._named.parent, staged))
+                    self._remove_staged(staged)
         finally:
-            for fd in (self._fd, self._parent_fd):
+            for fd in (self.fd, self.parent_fd):
                 if fd >= 0:
                     os.close(fd)
-            self._fd = self._parent_fd = -1
+            self.fd = self.parent_fd = -1
 
-    def _make(self) -> bool:
-        name = self._named.staging_name()
-        os.mkdir(name, 0o700, dir_fd=self._parent_fd)
-        fd = os.open(name, DIRECTORY_FLAGS, dir_fd=self._parent_fd)
+    @staticmethod
+    @abstractmethod
+    def _is_kind(mode: int) -> bool:
+        """Return whether a mode is that of the kind of output that is made."""
+
+    @abstractmethod
+    def _check(self, found: PresentOutput) -> None:
+        """Check that the output may replace the existing one."""
+
+    @abstractmethod
+    def _create_staged(self, name: bytes) -> int:
+        """Create the staging under a name and return its descriptor."""
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Prepare the locked staging for use."""
+
+    @abstractmethod
+    def _remove_staged(self, name: bytes) -> None:
+        """Remove the staging with its content."""
+
+    @abstractmethod
+    def _rename(self) -> None:
+        """Give the output its name, if the destination may still be replaced."""
+
+    @abstractmethod
+    def _restore(self) -> None:
+        """Give the name back to the previous output, or remove it if there was none."""
+
+    def _check_destination(self) -> None:
+        self._check(look(self._place, self._keep_out))
+
+    def _create_locked(self) -> bool:
+        """Create and lock the staging; return False if another pull has removed it as stale in between."""
+        name = self._target.staging_name()
+        fd = self._create_staged(name)
         if not lock_staging(fd):
             os.close(fd)
             return False
-        self._fd, self._staged = fd, name
-        # what is made inside must not inherit a group or an access list from the parent
-        os.fchown(fd, -1, os.getegid())
-        os.fchmod(fd, 0o700)
-        for acl in _ACLS:
-            with contextlib.suppress(OSError):
-                os.removexattr(fd, acl)
+        self.fd, self._staged = fd, name
         return True
 
-    def _rename(self) -> None:
-        if not self._rules.force:
+    def _publish_name(self, *, sync: bool) -> None:
+        """Give the output its name; restore the previous output if the name cannot be synchronised to the disk."""
+        self._rename()
+        if sync:
             try:
-                os.rename(_ROOT, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise self._taken(error.errno) from error
+                os.fsync(self.parent_fd)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._restore()
                 raise
-            return
-        with held(self._place) as old:
-            check_directory(look(self._place, self._keep_out), self._rules, self.shown)  # it may be another by now
-            self._swap(old)
 
-    def _swap(self, old: Inode | None) -> None:
-        """Gives the root its name; what had it gets into the staging.
+    def _exchange(self, staged_fd: int, staged_name: bytes) -> int:
+        """Exchange a staged name with the destination atomically; return 0 or an errno."""
+        return exchange(staged_fd, staged_name, self.parent_fd, self._place.name)
 
-        That has to be what was looked at, or what another pull has just made.
-        """
-        name = self._place.name
-        error_number = exchange(self._fd, _ROOT, self._parent_fd, name)
-        if error_number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-            # no atomic swap here: for a moment there is nothing, and after a crash the old one is in the staging
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(name, _OLD, src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
-                if not self._may_go(_OLD, old):
-                    os.rename(_OLD, name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
-                    raise self._taken(errno.EEXIST)
-            error_number = errno.ENOENT
-        if error_number == errno.ENOENT:  # there is nothing to swap with
-            os.rename(_ROOT, name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
-            return
-        raise_errno(error_number, self.destination)
-        if not self._may_go(_ROOT, old):
-            raise_errno(exchange(self._fd, _ROOT, self._parent_fd, name), self.destination)
-            raise self._taken(errno.EEXIST)
-
-    def _may_go(self, name: bytes, old: Inode | None) -> bool:
-        path = os.path.join(self._named.parent, self._staged, name)
-        found = look(OutputPlace(self._fd, name, path))
-        return found.kind is FileKind.DIRECTORY and (found.inode == old or found.is_rootfs)
-
-    def _taken(self, number: int) -> OutputExists:
-        return OutputExists(self.shown, "something else has just been made there", number, AFTER_A_RACE)
-
-    def _sync_name(self) -> None:
-        """Waits until the name is on the disk; where that cannot be had, what had it before gets it back."""
-        try:
-            os.fsync(self._parent_fd)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._take_back()
-            raise
-
-    def _take_back(self) -> None:
-        if exchange(self._fd, _ROOT, self._parent_fd, self._place.name):  # if not swapped, then renamed
-            os.rename(self._place.name, _ROOT, src_dir_fd=self._parent_fd, dst_dir_fd=self._fd)
-            os.rename(_OLD, self._place.name, src_dir_fd=self._fd, dst_dir_fd=self._parent_fd)
-
-    def _open_directory(self, name: bytes) -> int:
-        return os.open(name, DIRECTORY_FLAGS, dir_fd=self._fd)
+    def _taken(self, number: int = errno.EEXIST) -> OutputExists:
+        """Return the error for a destination that another process has created during the pull."""
+        return OutputExists(
+            self.shown,
+            "another process has just created this path",
+            number,
+            "Choose another path, or check what is there and try again",
+        )

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastpull.concurrency.threads import Aborted
 from fastpull.concurrency.writes import pwrite_all
-from fastpull.errors import OutputError, from_os_error
 from fastpull.layers.tree import entry_of, layer_of
 from fastpull.sinks.base import Resources
 from fastpull.sinks.output.destination import free_space
+from fastpull.sinks.output.errors import output_error, output_errors
 from fastpull.sinks.output.file_staging import FileStaging
 from fastpull.sinks.output.marker import Label
-from fastpull.sinks.output.staging import output_errors
 from fastpull.sinks.squashfs.blocks.batches import BATCH, Buffers
 from fastpull.sinks.squashfs.blocks.compressors import DEFAULT_COMPRESSION
 from fastpull.sinks.squashfs.blocks.layer_blocks import BlockFile, BlockFormat, LayerBlocks
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastpull.cache.images.store import FinishedImage
+    from fastpull.errors import OutputError
     from fastpull.layers.index import LayerIndex
     from fastpull.layers.tree import Origin, Tree
     from fastpull.native import EntryTable
@@ -111,15 +111,15 @@ class Squashfs:
         return f"<Squashfs {self.path!r} {self._format.compressor.name}>"
 
     def recipe_facts(self) -> dict[str, Any]:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         return {"format": "squashfs", **self.recipe.tree_facts()}
 
     def read_marker(self) -> Marker | None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         return self._staging.read_marker()
 
     def set_identity(self, identity: OutputIdentity) -> None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         self._identity = identity
 
     def begin(self, resources: Resources) -> None:
@@ -314,7 +314,7 @@ class Squashfs:
             raise Aborted
 
     def _error(self, error: OSError) -> OutputError:
-        return from_os_error(OutputError, error, self._staging.destination)
+        return output_error(error, self._staging.destination)
 
 
 def _ignore(_: int, __: LayerBlocks) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fastpull.concurrency.threads import Aborted
-from fastpull.errors import InvalidSetting, OutputError, from_os_error
+from fastpull.errors import InvalidSetting
 from fastpull.layers.archive import END, header_of, padding_of
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.tree import DirectoryNode, Node, Origin, Tree, entry_of, layer_of
@@ -20,9 +20,9 @@ from fastpull.layers.xattrs import is_kept
 from fastpull.native import PayloadWriter
 from fastpull.sinks.base import Resources, SinkReport
 from fastpull.sinks.output.destination import free_space
+from fastpull.sinks.output.errors import native_output_error, output_errors
 from fastpull.sinks.output.file_staging import FileStaging
 from fastpull.sinks.output.marker import Label
-from fastpull.sinks.output.staging import output_errors
 from fastpull.sinks.tar.packed import PackedStream, packer_of
 from fastpull.sinks.tar.stdout import StandardOutput
 from fastpull.sinks.tar.stream import Stream
@@ -78,15 +78,15 @@ class Tar:
         return f"<Tar {self.path!r}>"
 
     def recipe_facts(self) -> dict[str, Any]:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         return {"format": "tar", "mtime": self._mtime, "compression": self._compression}
 
     def read_marker(self) -> Marker | None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         return self._staging.read_marker()
 
     def set_identity(self, identity: OutputIdentity) -> None:
-        """See `fastpull.sinks.base.MarkedSink`."""
+        """See `fastpull.sinks.capabilities.MarkedSink`."""
         self._identity = identity
 
     def begin(self, resources: Resources) -> None:
@@ -162,7 +162,7 @@ class _LayerPayload:
     def write(self, chunk: bytes, spans: Spans) -> None:
         code = self._writer.write(chunk, spans)
         if code:
-            raise from_os_error(OutputError, OSError(code, os.strerror(code)), self._spool_directory)
+            raise native_output_error(code, self._spool_directory)
 
     def finish(self) -> None:
         """Nothing is held back."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fastpull.errors import InvalidSetting, OutputError
+from fastpull.sinks.output.errors import output_errors
 from fastpull.sinks.output.file_staging import open_spool
-from fastpull.sinks.output.staging import output_errors
 
 if TYPE_CHECKING:
     from fastpull.sinks.output.marker import Label
