@@ -131,7 +131,7 @@ class Client:
             self._policy = await in_thread(files, load_policy, settings.policy)
             transport = await stack.enter_async_context(Transport(settings.access))
             site = settings.site_connections
-            slots = None if site is None else SharedSemaphore(store.slot, site, files)
+            slots = None if site is None else SharedSemaphore(store.connection_permit, site, files)
             if slots is not None:
                 stack.push_async_callback(slots.close)
             place = contextlib.nullcontext if slots is None else slots.hold
@@ -286,7 +286,7 @@ class Client:
             return finished
         # the pin comes first: what is there after that stays
         pins, name = Pins(self._store.files), self._key(image, recipe).name
-        is_new = await in_thread(self._files, pins.hold, holder, name)
+        is_new = await in_thread(self._files, pins.add, holder, name)
         try:
             finished, _ = await self._finish(image, recipe, meter, sync)
         except BaseException:
@@ -396,7 +396,7 @@ class Client:
             yield
         finally:
             if record is not None:
-                await in_thread(self._files, records.forget, record)
+                await in_thread(self._files, records.remove, record)
 
     @contextlib.asynccontextmanager
     async def _begun(self, sink: Sink, meter: PullTimer, keep_out: tuple[str, ...] = ()) -> AsyncIterator[None]:

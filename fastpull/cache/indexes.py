@@ -55,7 +55,7 @@ class Indexes:
 
     def __iter__(self) -> Iterator[Digest]:
         """The blobs of the layers whose index is kept."""
-        for algorithm, name, _ in self._files.listed("index"):
+        for algorithm, name, _ in self._files.entries("index"):
             if digest := digest_of(algorithm, name):
                 yield digest
 

@@ -2,7 +2,7 @@
 
 ::
 
-    <root>/v1/answers/[user-<number>/]<hash of the question>    a line of JSON: the answer to each job that asked lately
+    <root>/v1/answers/[user-<number>/]<hash of the query>    a line of JSON: the answer to each job that asked lately
 
 Only who runs as the same user takes an answer: whoever may not ask a registry learns nothing here. How old one is goes
 by the filesystem's own time. Every method blocks.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastpull.cache import checksummed_json
-from fastpull.cache.files import local_errors
+from fastpull.cache.errors import cache_errors
 from fastpull.errors import CacheError, InvalidDigest
 from fastpull.oci.digest import Digest
 
@@ -62,37 +62,37 @@ class JobTagCache:
 
     def __init__(self, files: CacheFiles) -> None:
         self._files = files
-        self._folder = files.user_folder("answers")
+        self._directory = files.user_directory("answers")
 
-    def lock(self, question: TagQuery) -> FileLock:
+    def lock(self, query: TagQuery) -> FileLock:
         """The lock that whoever asks holds."""
-        return self._files.lock(f"answer-{question.name}")
+        return self._files.lock(f"answer-{query.name}")
 
-    def find(self, question: TagQuery) -> Digest | None:
+    def find(self, query: TagQuery) -> Digest | None:
         """What was answered to this job; None if it did not ask, or long ago."""
-        value = self._read(question).get(question.job)
+        value = self._read(query).get(query.job)
         return None if value is None else Digest.parse(value["digest"])
 
-    def keep(self, question: TagQuery, digest: Digest) -> None:
+    def save(self, query: TagQuery, digest: Digest) -> None:
         """Tells an answer to the other processes of the job; to be called by who holds the lock."""
-        known = {job: value for job, value in self._read(question).items() if job != question.job}
+        known = {job: value for job, value in self._read(query).items() if job != query.job}
         latest = dict(list(known.items())[1 - _MAX_JOBS :])
-        latest[question.job] = {"digest": str(digest), "time": self._now()}
-        self._files.write(self._path(question), checksummed_json.to_bytes(latest), mode=0o600)
+        latest[query.job] = {"digest": str(digest), "time": self._now()}
+        self._files.write(self._path(query), checksummed_json.to_bytes(latest), mode=0o600)
 
-    def remove_old(self) -> None:
+    def remove_expired(self) -> None:
         """Removes the files of which nothing can be used any more."""
         now, root = self._now(), os.path.join(self._files.root, "answers")
         for nested in (False, True):
-            for inner, name, state in self._files.listed("answers", nested=nested):
+            for inner, name, state in self._files.entries("answers", nested=nested):
                 if now - state.st_mtime > MAX_TAG_SECONDS and stat.S_ISREG(state.st_mode):
                     with contextlib.suppress(CacheError):  # another user's
                         self._files.unlink(os.path.join(root, inner, name))
 
-    def _read(self, question: TagQuery) -> dict[str, dict[str, Any]]:
+    def _read(self, query: TagQuery) -> dict[str, dict[str, Any]]:
         """The answers that count, by job."""
         try:
-            found = self._files.read_with_state(self._path(question))
+            found = self._files.read_with_state(self._path(query))
         except CacheError as error:
             if error.errno == errno.EACCES:
                 return {}
@@ -101,17 +101,17 @@ class JobTagCache:
             return {}
         now = self._now()
         try:
-            answers = dict(checksummed_json.from_bytes(found[0]))
-            for value in answers.values():
+            tags = dict(checksummed_json.from_bytes(found[0]))
+            for value in tags.values():
                 Digest.parse(value["digest"])
-            return {job: one for job, one in answers.items() if abs(now - one["time"]) <= MAX_TAG_SECONDS}
+            return {job: one for job, one in tags.items() if abs(now - one["time"]) <= MAX_TAG_SECONDS}
         except (ValueError, KeyError, TypeError, InvalidDigest):
             return {}
 
     def _now(self) -> float:
         """The filesystem's time."""
-        with local_errors():
+        with cache_errors():
             return self._files.time("answers")
 
-    def _path(self, question: TagQuery) -> str:
-        return os.path.join(self._folder, question.name)
+    def _path(self, query: TagQuery) -> str:
+        return os.path.join(self._directory, query.name)

@@ -1,7 +1,7 @@
 """What references resolved to: for listings, for offline use, and for whoever looks after the cache.
 
 What they name is verified when it is read. That the name meant it is the word of whoever wrote it, so that in a shared
-cache each user has a folder of their own: ``refs/user-<number>/``.
+cache each user has a directory of their own: ``refs/user-<number>/``.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Ref:
         ref = cls.from_bytes(found[0])
         return ref if ref is not None and ref.name == name else None
 
-    def keep(self, files: CacheFiles) -> None:
+    def save(self, files: CacheFiles) -> None:
         """Remembers it, in place of what it resolved to before."""
         content = checksummed_json.to_bytes({**asdict(self), "manifest": str(self.manifest), "top": str(self.top)})
         files.write(_path(files, self.name), content)
 
-    def forget(self, files: CacheFiles) -> None:
+    def remove(self, files: CacheFiles) -> None:
         """Removes it. The image's blobs stay."""
         for inner, name in _names(files):
             if name == self.name:
@@ -104,7 +104,7 @@ def read_refs(files: CacheFiles) -> Iterator[Ref]:
 
 
 def damaged_refs(files: CacheFiles) -> Iterator[str]:
-    """The names of the files that are passed over, in the folder of references."""
+    """The names of the files that are passed over, in the directory of references."""
     for inner, name in _names(files):
         try:
             ref = _read(files, inner, name)
@@ -115,7 +115,7 @@ def damaged_refs(files: CacheFiles) -> Iterator[str]:
 
 
 def remove_ref(files: CacheFiles, name: str) -> None:
-    """Removes a file of that name in the folder of references."""
+    """Removes a file of that name in the directory of references."""
     with contextlib.suppress(CacheError):  # another user's
         files.remove(os.path.join(files.root, "refs", name))
 
@@ -123,7 +123,7 @@ def remove_ref(files: CacheFiles, name: str) -> None:
 def _names(files: CacheFiles) -> Iterator[tuple[str, str]]:
     """Subfolders and names of all references."""
     for nested in (False, True):
-        for inner, name, state in files.listed("refs", nested=nested):
+        for inner, name, state in files.entries("refs", nested=nested):
             if nested or not stat.S_ISDIR(state.st_mode) or not name.startswith("user-"):
                 yield inner, name
 
@@ -134,4 +134,4 @@ def _read(files: CacheFiles, inner: str, name: str) -> Ref | None:
 
 
 def _path(files: CacheFiles, name: str, user: int | None = None) -> str:
-    return os.path.join(files.user_folder("refs", user), name)
+    return os.path.join(files.user_directory("refs", user), name)

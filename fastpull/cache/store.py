@@ -32,12 +32,13 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from fastpull.cache.blob_metadata import BlobMetadata
-from fastpull.cache.files import CacheFiles, digest_of, local_errors
-from fastpull.cache.folder import NotAFile
+from fastpull.cache.directory import NotAFile
+from fastpull.cache.errors import cache_errors
+from fastpull.cache.files import CacheFiles, digest_of
 from fastpull.cache.indexes import Indexes
-from fastpull.cache.partial.blob import Partial
+from fastpull.cache.partial.blob import PartialBlob
 from fastpull.cache.partial.journal import JOURNAL
-from fastpull.errors import CacheError, from_os_error
+from fastpull.errors import CacheError
 from fastpull.oci.digest import Digest
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)  # another user's, or a cache that nobody may write to
 
-SEAL = ".seal"
+METADATA_SUFFIX = ".seal"
 """Ends the name of the file that stands beside a blob."""
 
 
@@ -61,20 +62,18 @@ class CachedBlob:
 
     digest: Digest
     size: int
-    seal: BlobMetadata | None
+    metadata: BlobMetadata | None
     is_own: bool
     _fd: int
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
         """Reads from ``offset``; nothing at the end."""
-        try:
+        with cache_errors(str(self.digest)):
             return os.preadv(self._fd, [buffer[: max(0, self.size - offset)]], offset)
-        except OSError as error:
-            raise from_os_error(CacheError, error, str(self.digest)) from error
 
     def sync(self) -> None:
         """Waits until the bytes are on their disk."""
-        with local_errors():
+        with cache_errors():
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -132,7 +131,7 @@ class Store:
             touch: note that it was used.
         """
         blob = self.open(digest, touch=touch)
-        if blob is not None and blob.seal is not None and blob.seal.size != blob.size:
+        if blob is not None and blob.metadata is not None and blob.metadata.size != blob.size:
             blob.close()
             self.quarantine(digest)
             return None
@@ -140,7 +139,7 @@ class Store:
 
     def open(self, digest: Digest, *, touch: bool = False) -> CachedBlob | None:
         """Opens a blob as `find` does, also one that does not fit its seal. What is no file is taken out of the way."""
-        with local_errors():
+        with cache_errors():
             try:
                 fd = self.files.open(self.blob_path(digest))
             except NotAFile:
@@ -153,11 +152,11 @@ class Store:
                     os.utime(fd)
             state = os.fstat(fd)
             is_own = state.st_uid == os.geteuid()
-            return CachedBlob(digest, state.st_size, self._read_seal(digest), is_own, fd)
+            return CachedBlob(digest, state.st_size, self._read_metadata(digest), is_own, fd)
 
     def begin(
         self, digest: Digest, size: int, lock: FileLock, is_stopped: Callable[[], bool] = lambda: False
-    ) -> Partial:
+    ) -> PartialBlob:
         """Starts or resumes the writing of a blob, whose lock the caller holds; the partial takes the lock over.
 
         Args:
@@ -169,7 +168,7 @@ class Store:
         Raises:
             Aborted: it was; the lock is released.
         """
-        partial = Partial(self.files, digest, size, lock)
+        partial = PartialBlob(self.files, digest, size, lock)
         try:
             partial.resume(is_stopped)
         except BaseException:
@@ -177,12 +176,12 @@ class Store:
             raise
         return partial
 
-    def has_begun(self, digest: Digest) -> bool:
+    def has_partial(self, digest: Digest) -> bool:
         """Whether somebody has begun to write a blob, and has left something of it or is at it."""
         state = self.files.lookup(self.files.path("partial", digest))
         return state is not None and stat.S_ISDIR(state.st_mode)
 
-    def publish(self, partial: Partial, fingerprint: str, sync: bool) -> None:
+    def publish(self, partial: PartialBlob, fingerprint: str, sync: bool) -> None:
         """Makes a complete blob, whose digest the caller has verified, visible to everybody.
 
         Args:
@@ -194,19 +193,19 @@ class Store:
             LockLost: somebody else has taken over the blob; what this process has written is not used.
         """
         path = self.blob_path(partial.digest)
-        with local_errors():
+        with cache_errors():
             if sync:
                 partial.sync()
             complete = partial.take(self.files.file_mode)
-            self.files.write(path + SEAL, BlobMetadata.now(partial.size, fingerprint, sync).to_bytes())
-            with self.files.at(path, create=True) as (folder, name):
-                partial.folder.publish(complete, folder, name)
-                partial.folder.unlink(JOURNAL)
+            self.files.write(path + METADATA_SUFFIX, BlobMetadata.now(partial.size, fingerprint, sync).to_bytes())
+            with self.files.at(path, create=True) as (directory, name):
+                partial.directory.publish(complete, directory, name)
+                partial.directory.unlink(JOURNAL)
                 if sync:
-                    folder.sync()
+                    directory.sync()
         partial.close()
 
-    def renew(self, blob: CachedBlob, fingerprint: str, sync: bool = False) -> None:
+    def refresh_metadata(self, blob: CachedBlob, fingerprint: str, sync: bool = False) -> None:
         """Notes that a blob of an earlier boot, or one without a seal, has been verified.
 
         Args:
@@ -218,18 +217,20 @@ class Store:
             CacheError: they may not be on the disk. Without ``sync`` a seal that cannot be written costs no more than
                 another look at the blob.
         """
-        is_fresh = blob.seal is not None and blob.seal.is_fresh
+        is_fresh = blob.metadata is not None and blob.metadata.is_fresh
         # what outlived the boot under which it was verified has reached its disk
-        on_disk = blob.seal is not None and (blob.seal.synced or not is_fresh)
+        on_disk = blob.metadata is not None and (blob.metadata.synced or not is_fresh)
         if is_fresh and (on_disk or not sync):
             return
         if sync and not on_disk:
             blob.sync()
             on_disk = True
-        known = blob.seal.fingerprint if blob.seal is not None and is_fresh else fingerprint
+        known = blob.metadata.fingerprint if blob.metadata is not None and is_fresh else fingerprint
         try:
             self.files.write(
-                self.blob_path(blob.digest) + SEAL, BlobMetadata.now(blob.size, known, on_disk).to_bytes(), sync
+                self.blob_path(blob.digest) + METADATA_SUFFIX,
+                BlobMetadata.now(blob.size, known, on_disk).to_bytes(),
+                sync,
             )
         except CacheError as error:
             if sync and error.errno not in _NOT_OURS:
@@ -241,28 +242,33 @@ class Store:
 
     def remove(self, digest: Digest, why: str = "removed") -> bool:
         """Takes a blob out of the cache; says whether it was there. Whoever has it open can read on."""
-        if not self.files.discard(self.blob_path(digest), why):
+        if not self.files.move_to_trash(self.blob_path(digest), why):
             return False
-        for path in (self.blob_path(digest) + SEAL, self.files.path("index", digest)):
+        for path in (self.blob_path(digest) + METADATA_SUFFIX, self.files.path("index", digest)):
             self.files.unlink(path)
         return True
 
     def blobs(self) -> Iterator[StoredBlob]:
         """Lists the blobs."""
-        for algorithm, name, state in self.files.listed("blobs"):
-            if stat.S_ISREG(state.st_mode) and not name.endswith(SEAL) and (digest := digest_of(algorithm, name)):
+        for algorithm, name, state in self.files.entries("blobs"):
+            if (
+                stat.S_ISREG(state.st_mode)
+                and not name.endswith(METADATA_SUFFIX)
+                and (digest := digest_of(algorithm, name))
+            ):
                 yield StoredBlob(digest, state.st_size, state.st_mtime)
 
-    def has_damaged_seal(self, blob: CachedBlob, fingerprint: str) -> bool:
+    def has_damaged_metadata(self, blob: CachedBlob, fingerprint: str) -> bool:
         """Whether a seal stands beside a blob that is not that of its bytes; none at all is no damage."""
-        if blob.seal is None:
-            return self.files.lookup(self.blob_path(blob.digest) + SEAL) is not None
-        return (blob.seal.size, blob.seal.fingerprint) != (blob.size, fingerprint)
+        if blob.metadata is None:
+            return self.files.lookup(self.blob_path(blob.digest) + METADATA_SUFFIX) is not None
+        return (blob.metadata.size, blob.metadata.fingerprint) != (blob.size, fingerprint)
 
-    def reseal(self, blob: CachedBlob, fingerprint: str) -> None:
+    def rewrite_metadata(self, blob: CachedBlob, fingerprint: str) -> None:
         """Writes the seal of a blob that has just been verified anew."""
         self.files.write(
-            self.blob_path(blob.digest) + SEAL, BlobMetadata.now(blob.size, fingerprint, synced=False).to_bytes()
+            self.blob_path(blob.digest) + METADATA_SUFFIX,
+            BlobMetadata.now(blob.size, fingerprint, synced=False).to_bytes(),
         )
 
     def is_missing(self, digest: Digest) -> bool:
@@ -277,12 +283,12 @@ class Store:
         """The lock that whoever writes a blob holds."""
         return self.files.blob_lock(digest)
 
-    def slot(self, number: int) -> FileLock:
+    def connection_permit(self, number: int) -> FileLock:
         """The lock of one of the places of `fastpull.cache.locking.shared_semaphore.SharedSemaphore`."""
         return self.files.lock(f"slot-{number}")
 
-    def _read_seal(self, digest: Digest) -> BlobMetadata | None:
-        content = self.files.read(self.blob_path(digest) + SEAL)
+    def _read_metadata(self, digest: Digest) -> BlobMetadata | None:
+        content = self.files.read(self.blob_path(digest) + METADATA_SUFFIX)
         return None if content is None else BlobMetadata.from_bytes(content)
 
     # --- small documents: manifests, configs
@@ -306,12 +312,12 @@ class Store:
                 self.quarantine(digest)
                 return None
             if touch:
-                self.renew(blob, xxhash.xxh3_64_hexdigest(content), sync)
+                self.refresh_metadata(blob, xxhash.xxh3_64_hexdigest(content), sync)
         return bytes(content)
 
     def write_document(self, digest: Digest, content: bytes, fingerprint: str, sync: bool) -> None:
         """Keeps a small blob that the caller has verified; one that is there already is used, if it is sound."""
         path = self.blob_path(digest)
         if self.read_document(digest, len(content), sync=sync) is None:
-            self.files.write(path + SEAL, BlobMetadata.now(len(content), fingerprint, sync).to_bytes())
+            self.files.write(path + METADATA_SUFFIX, BlobMetadata.now(len(content), fingerprint, sync).to_bytes())
             self.files.write(path, content, sync)

@@ -74,17 +74,17 @@ class ImageCache:
     async def _get(self, key: ImageKey, source: str, build: Build | None, *, sync: bool) -> FinishedImage | None:
         lock = self._images.lock(key)
         for number, pause in enumerate(pauses()):
-            if not await in_thread(self._files, lambda: lock.is_there):
+            if not await in_thread(self._files, lambda: lock.exists):
                 image = await self._look(key)
                 if image is not None or build is None:
                     return image
-            if await lock.attempt(self._files):
+            if await lock.try_acquire_async(self._files):
                 try:
                     return await self._make(key, source, build, lock, sync=sync)
                 except LockLost as error:
                     self._on_event(Warned(source, str(error)))
                 finally:
-                    await lock.give_back(self._files)
+                    await lock.release_async(self._files)
             if number == 1:  # longer than who only looks
                 self._on_event(WaitingForImage(source))
             await asyncio.sleep(pause)
@@ -97,7 +97,7 @@ class ImageCache:
         if image is None and build is not None:
             try:
                 with contextlib.ExitStack() as stack:
-                    path = await in_thread(self._files, stack.enter_context, self._images.drafting(key))
+                    path = await in_thread(self._files, stack.enter_context, self._images.open_draft(key))
                     facts = await build(path)
                 await in_thread(self._files, lock.check)
                 image = await in_thread(self._files, self._images.publish, key, source, facts, sync)

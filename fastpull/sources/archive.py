@@ -75,7 +75,7 @@ class Archive:
         self._name = name
         self._fd = fd
         self._members = _read_members(name, fd, is_stopped)
-        self.known: dict[str, object] = {}
+        self.memo: dict[str, object] = {}
 
     @property
     def name(self) -> str:

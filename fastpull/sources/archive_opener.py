@@ -30,14 +30,14 @@ class ArchiveOpener:
     executor: Executor
     limits: Limits
 
-    async def opened(self, open_it: Callable[[Callable[[], bool]], Archive]) -> Archive:
+    async def open(self, open_it: Callable[[Callable[[], bool]], Archive]) -> Archive:
         """Opens an archive on a thread; ``open_it`` is given what tells it to give up."""
         stopped = threading.Event()
         return await in_thread(
             self.executor, open_it, stopped.is_set, abort=stopped.set, dispose=lambda archive: archive.close()
         )
 
-    async def received(self, name: str, pieces: AsyncIterator[bytes]) -> Archive:
+    async def receive(self, name: str, pieces: AsyncIterator[bytes]) -> Archive:
         """Receives an archive, and opens it."""
         from fastpull.sources.archive import archive_of  # noqa: PLC0415  # a registry's images need no archives
         from fastpull.sources.spool import Spool  # noqa: PLC0415
@@ -46,6 +46,6 @@ class ArchiveOpener:
         try:
             async for piece in pieces:
                 await in_thread(self.executor, spool.write, piece)
-            return await self.opened(lambda is_stopped: archive_of(name, spool, is_stopped))
+            return await self.open(lambda is_stopped: archive_of(name, spool, is_stopped))
         finally:
             spool.close()

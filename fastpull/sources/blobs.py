@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastpull.concurrency.threads import Aborted, in_thread
 
 if TYPE_CHECKING:
-    from fastpull.cache.partial.blob import Partial
+    from fastpull.cache.partial.blob import PartialBlob
     from fastpull.cache.store import CachedBlob, Store
     from fastpull.concurrency.budget import ByteBudget
     from fastpull.config.settings import Settings
@@ -48,9 +48,9 @@ class CacheBlob:
     is_cached = True
     is_remote = False
 
-    def __init__(self, means: SourceContext, blob: CachedBlob) -> None:
-        self.is_trusted = blob.is_own and blob.seal is not None and blob.seal.is_fresh
-        self._means = means
+    def __init__(self, context: SourceContext, blob: CachedBlob) -> None:
+        self.is_trusted = blob.is_own and blob.metadata is not None and blob.metadata.is_fresh
+        self._context = context
         self._blob = blob
         self._aborted = False
 
@@ -71,31 +71,33 @@ class CacheBlob:
 
     async def accept(self, fingerprint: str) -> None:
         """See `fastpull.sources.base.Blob`."""
-        await in_thread(self._means.executor, self._means.store.renew, self._blob, fingerprint, self._means.sync)
+        await in_thread(
+            self._context.executor, self._context.store.refresh_metadata, self._blob, fingerprint, self._context.sync
+        )
 
     async def reject(self) -> None:
         """See `fastpull.sources.base.Blob`."""
-        await in_thread(self._means.executor, self._means.store.quarantine, self._blob.digest)
+        await in_thread(self._context.executor, self._context.store.quarantine, self._blob.digest)
 
 
 class DownloadingBlob:
     """A blob that is being downloaded into the cache.
 
     Args:
-        means: of the source.
+        context: of the source.
         partial: that grows.
-        blame: told that the bytes of this pull are wrong; says whether somebody else can be asked for them.
+        mark_corrupt: told that the bytes of this pull are wrong; says whether somebody else can be asked for them.
     """
 
     is_cached = False
     is_remote = True
     is_trusted = False
 
-    def __init__(self, means: SourceContext, partial: Partial, blame: Callable[[], bool]) -> None:
+    def __init__(self, context: SourceContext, partial: PartialBlob, mark_corrupt: Callable[[], bool]) -> None:
         self.is_fresh = partial.resumed == 0
-        self._means = means
+        self._context = context
         self._partial = partial
-        self._blame = blame
+        self._mark_corrupt = mark_corrupt
 
     @property
     def present(self) -> int:
@@ -112,10 +114,12 @@ class DownloadingBlob:
 
     async def accept(self, fingerprint: str) -> None:
         """See `fastpull.sources.base.Blob`."""
-        await in_thread(self._means.executor, self._means.store.publish, self._partial, fingerprint, self._means.sync)
+        await in_thread(
+            self._context.executor, self._context.store.publish, self._partial, fingerprint, self._context.sync
+        )
 
     async def reject(self) -> None:
         """See `fastpull.sources.base.Blob`."""
-        await in_thread(self._means.executor, self._partial.discard)
-        if self.is_fresh and self._blame():
+        await in_thread(self._context.executor, self._partial.discard)
+        if self.is_fresh and self._mark_corrupt():
             self.is_fresh = False

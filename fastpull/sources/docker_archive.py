@@ -140,14 +140,14 @@ class DockerArchiveSource:
                 yield extent
 
     async def _read(self, archive: Archive) -> _Stored:
-        known = archive.known.get(self._wanted)
+        known = archive.memo.get(self._wanted)
         if isinstance(known, _Stored):
             return known
         stopped = threading.Event()
         stored = await in_thread(
             self._executor, _read_image, archive, self._name, self._wanted, stopped.is_set, abort=stopped.set
         )
-        archive.known[self._wanted] = stored
+        archive.memo[self._wanted] = stored
         return stored
 
 

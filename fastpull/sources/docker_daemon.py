@@ -39,13 +39,13 @@ def docker_socket() -> str:
     return host.removeprefix("unix://")
 
 
-async def export_from_docker(name: str, image: str, desk: ArchiveOpener) -> Archive:
+async def export_from_docker(name: str, image: str, archive_opener: ArchiveOpener) -> Archive:
     """Has docker's daemon save an image.
 
     Args:
         name: of the source, for messages.
         image: reference or id, as docker knows it.
-        desk: receives it.
+        archive_opener: receives it.
 
     Raises:
         NotFound: the daemon has no such image.
@@ -61,7 +61,7 @@ async def export_from_docker(name: str, image: str, desk: ArchiveOpener) -> Arch
         if answer.status != 200:
             complaint = (await answer.content.read(_MAX_COMPLAINT)).decode("utf-8", "replace")
             raise UnexpectedAnswer(f"the docker daemon at {socket}", " ".join(complaint.split())[:300], answer.status)
-        return await desk.received(name, _pieces_of_docker(answer, socket))
+        return await archive_opener.receive(name, _pieces_of_docker(answer, socket))
 
 
 @asynccontextmanager

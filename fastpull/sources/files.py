@@ -111,7 +111,7 @@ class SourceFiles(Protocol):
         """
 
 
-class FolderFiles:
+class DirectoryFiles:
     """The files of a directory. It is not trusted: nothing is read through a symbolic link in it.
 
     Args:
@@ -134,14 +134,14 @@ class FolderFiles:
     def open(self, path: str) -> FileExtent:
         """Opens a regular file, component by component, following no link below the root."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        *folders, last = path.split("/")
+        *directories, last = path.split("/")
         shown = os.path.join(self._root, path)
         with contextlib.ExitStack() as stack:
             try:
                 above = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 stack.callback(os.close, above)
-                for folder in folders:
-                    above = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+                for directory in directories:
+                    above = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
                     stack.callback(os.close, above)
                 fd = os.open(last, flags, dir_fd=above)
             except FileNotFoundError:

@@ -15,7 +15,7 @@ from fastpull.errors import InvalidSource, MalformedDocument, NoMatchingPlatform
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import JsonDocument
 from fastpull.oci.manifest import Index, parse_manifest
-from fastpull.sources.files import FolderFiles
+from fastpull.sources.files import DirectoryFiles
 from fastpull.sources.resolve import FetchedDocument, checked, resolve_image
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class LayoutReference:
 
 
 @asynccontextmanager
-async def use_folder(path: str) -> AsyncIterator[SourceFiles]:
+async def use_directory(path: str) -> AsyncIterator[SourceFiles]:
     """The files of a directory, which need no opening."""
-    yield FolderFiles(path)
+    yield DirectoryFiles(path)
 
 
 class LayoutSource:

@@ -41,7 +41,7 @@ def path_of(text: str) -> str:
     return LayoutReference.parse("path", text).path
 
 
-def scheme_of_folder(text: str, path: str) -> str | None:
+def scheme_of_directory(text: str, path: str) -> str | None:
     """The scheme of a directory; None for a file, which has to be opened. Blocks.
 
     Raises:

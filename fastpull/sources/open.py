@@ -13,14 +13,14 @@ from fastpull.concurrency.threads import in_thread
 from fastpull.errors import InvalidReference, InvalidSource
 from fastpull.oci.reference import Reference
 from fastpull.sources.archives import Archives
-from fastpull.sources.local import is_path, local_advice, path_of, scheme_of_archive, scheme_of_folder
+from fastpull.sources.local import is_path, local_advice, path_of, scheme_of_archive, scheme_of_directory
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
     from fastpull.sources.archive_opener import ArchiveOpener
     from fastpull.sources.base import Source
 
-KINDS = ("docker://", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
+SCHEMES = ("docker://", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
 """How a source may begin; a reference alone is an image in a registry."""
 
 
@@ -30,12 +30,12 @@ class SourceFactory:
 
     Attributes:
         registry: makes the source of what is left for a registry.
-        desk: where archives are opened.
+        archive_opener: where archives are opened.
         archives: that are open.
     """
 
     registry: Callable[[str], Source]
-    desk: ArchiveOpener
+    archive_opener: ArchiveOpener
     archives: Archives = field(default_factory=Archives)
 
     async def with_scheme(self, text: str) -> str:
@@ -48,23 +48,23 @@ class SourceFactory:
         if not is_path(text):
             return text
         path = path_of(text)
-        scheme = await in_thread(self.desk.executor, scheme_of_folder, text, path)
+        scheme = await in_thread(self.archive_opener.executor, scheme_of_directory, text, path)
         if scheme is None:
             async with self._use_file(text, path) as archive:
                 scheme = scheme_of_archive(text, archive)
         return f"{scheme}:{text}"
 
     def open(self, text: str) -> Source:
-        """Reads ``REF`` or one of `KINDS`; nothing is opened or asked yet.
+        """Reads ``REF`` or one of `SCHEMES`; nothing is opened or asked yet.
 
         Raises:
             InvalidSource, InvalidDigest: it is none of these.
         """
         scheme, colon, rest = text.partition(":")
-        if colon and f"{scheme}:" in KINDS:
+        if colon and f"{scheme}:" in SCHEMES:
             return self._open_local(text, scheme, rest)
         if (colon and scheme == "dir") or (not text.startswith("docker://") and "://" in text):
-            raise InvalidSource(text, f"unknown kind of source (there are {', '.join(KINDS)})")
+            raise InvalidSource(text, f"unknown kind of source (there are {', '.join(SCHEMES)})")
         try:
             return self.registry(text.removeprefix("docker://"))
         except InvalidReference as error:
@@ -76,20 +76,20 @@ class SourceFactory:
         # who asks a registry need not wait until these are loaded
         from fastpull.sources.docker_archive import DockerArchiveReference, DockerArchiveSource  # noqa: PLC0415
         from fastpull.sources.docker_daemon import export_from_docker  # noqa: PLC0415
-        from fastpull.sources.layout import LayoutReference, LayoutSource, use_folder  # noqa: PLC0415
+        from fastpull.sources.layout import LayoutReference, LayoutSource, use_directory  # noqa: PLC0415
         from fastpull.sources.podman import export_from_podman  # noqa: PLC0415
 
         match scheme:
             case "oci":
                 layout = LayoutReference.parse(scheme, rest)
-                return LayoutSource(layout, partial(use_folder, layout.path))
+                return LayoutSource(layout, partial(use_directory, layout.path))
             case "oci-archive":
                 layout = LayoutReference.parse(scheme, rest)
                 return LayoutSource(layout, partial(self._use_file, str(layout), layout.path))
             case "docker-archive":
                 reference = DockerArchiveReference.parse(rest)
                 use = partial(self._use_file, str(reference), reference.path)
-                return DockerArchiveSource(text, reference.wanted, lambda _: use(), self.desk.executor)
+                return DockerArchiveSource(text, reference.wanted, lambda _: use(), self.archive_opener.executor)
             case "docker-daemon":
                 return self._exported(text, rest, export_from_docker)
             case _:
@@ -99,13 +99,16 @@ class SourceFactory:
     def _use_file(self, name: str, path: str) -> AbstractAsyncContextManager[Archive]:
         from fastpull.sources.archive import open_archive  # noqa: PLC0415  # a registry's images need no archives
 
-        desk = self.desk
+        archive_opener = self.archive_opener
         try:
             state = os.stat(path)
             key = path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns  # another file is opened anew
         except OSError:
             key = path, 0, 0, 0, 0  # opening it says what is wrong
-        return self.archives.use(key, lambda: desk.opened(partial(open_archive, name, path, desk.store, desk.limits)))
+        return self.archives.use(
+            key,
+            lambda: archive_opener.open(partial(open_archive, name, path, archive_opener.store, archive_opener.limits)),
+        )
 
     def _exported(
         self, name: str, image: str, export: Callable[[str, str, ArchiveOpener], Awaitable[Archive]]
@@ -120,6 +123,6 @@ class SourceFactory:
             raise InvalidSource(name, "no image id")
 
         def use(anew: bool) -> AbstractAsyncContextManager[Archive]:
-            return self.archives.use(name, lambda: export(name, image, self.desk), anew=anew)
+            return self.archives.use(name, lambda: export(name, image, self.archive_opener), anew=anew)
 
-        return DockerArchiveSource(name, "", use, self.desk.executor)
+        return DockerArchiveSource(name, "", use, self.archive_opener.executor)

@@ -18,13 +18,13 @@ _MAX_COMPLAINT = 64 << 10
 _CLEANUP_SECONDS = 2.0
 
 
-async def export_from_podman(name: str, image: str, desk: ArchiveOpener) -> Archive:
+async def export_from_podman(name: str, image: str, archive_opener: ArchiveOpener) -> Archive:
     """Has podman save an image of its storage.
 
     Args:
         name: of the source, for messages.
         image: reference or id, as podman knows it.
-        desk: receives it.
+        archive_opener: receives it.
 
     Raises:
         NotFound: the storage has no such image.
@@ -39,7 +39,7 @@ async def export_from_podman(name: str, image: str, desk: ArchiveOpener) -> Arch
     complaints = asyncio.create_task(_drained(process.stderr))
     try:
         try:
-            return await desk.received(name, _pieces_of_podman(process, complaints))
+            return await archive_opener.receive(name, _pieces_of_podman(process, complaints))
         finally:
             await _end(process)
     finally:

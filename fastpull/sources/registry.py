@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from fastpull.cache.job_tag_cache import JobTagCache, TagQuery
-from fastpull.cache.partial.blob import Partial
+from fastpull.cache.partial.blob import PartialBlob
 from fastpull.cache.refs import Ref
 from fastpull.concurrency.threads import Aborted, in_thread, task_group
 from fastpull.config.policy import Identity
@@ -64,11 +64,11 @@ class RegistrySource:
     published, or take over if it dies.
     """
 
-    def __init__(self, endpoints: Endpoints, reference: Reference, means: SourceContext) -> None:
+    def __init__(self, endpoints: Endpoints, reference: Reference, context: SourceContext) -> None:
         self._endpoints = endpoints
         self._reference = reference
-        self._means = means
-        self._liars: dict[Digest, set[Endpoint]] = {}
+        self._context = context
+        self._corrupt_mirrors: dict[Digest, set[Endpoint]] = {}
 
     @property
     def identity(self) -> Identity:
@@ -82,62 +82,62 @@ class RegistrySource:
         """
         if self._reference.digest is not None:
             return await self._image(await self._fetch(self._reference.digest), platform, remember=True)
-        known, settings = await self._remembered(platform), self._means.settings
+        known, settings = await self._remembered(platform), self._context.settings
         has_to_ask = settings.pull in ("always", "newer") or (settings.pull == "missing" and known is None)
         if settings.job and has_to_ask:
-            return await self._asked_for_job(platform, known)
-        image, _ = await self._tagged(platform, known)
+            return await self._resolve_for_job(platform, known)
+        image, _ = await self._image_of_tag(platform, known)
         return image
 
     async def _image(self, top: FetchedDocument, platform: Platform, *, remember: bool) -> Image:
         image = await resolve_image(str(self._reference), top, platform, self._fetch)
         if remember:
             ref = Ref.now(str(self._reference), str(platform.canonical), image.digest, top.digest)
-            await in_thread(self._means.executor, ref.keep, self._means.store.files)
+            await in_thread(self._context.executor, ref.save, self._context.store.files)
         return image
 
-    async def _tagged(self, platform: Platform, known: FetchedDocument | None) -> tuple[Image, FetchedDocument]:
-        top = await self._named_by_tag(platform, known)
+    async def _image_of_tag(self, platform: Platform, known: FetchedDocument | None) -> tuple[Image, FetchedDocument]:
+        top = await self._resolve_tag(platform, known)
         return await self._image(top, platform, remember=top is not known), top
 
-    async def _asked_for_job(self, platform: Platform, known: FetchedDocument | None) -> Image:
+    async def _resolve_for_job(self, platform: Platform, known: FetchedDocument | None) -> Image:
         """One of the processes of a job asks the registry, and the others take its answer."""
-        access, executor = self._means.settings.access, self._means.executor
-        places = (access.username, access.registry, access.authfile or "", self._means.settings.registries_conf or "")
-        question = TagQuery(self._means.settings.job, (str(self._reference), str(platform.canonical), *places))
-        answers = JobTagCache(self._means.store.files)
-        lock = answers.lock(question)
-        if image := await self._answered(answers, question, platform):
+        access, executor = self._context.settings.access, self._context.executor
+        places = (access.username, access.registry, access.authfile or "", self._context.settings.registries_conf or "")
+        query = TagQuery(self._context.settings.job, (str(self._reference), str(platform.canonical), *places))
+        tags = JobTagCache(self._context.store.files)
+        lock = tags.lock(query)
+        if image := await self._image_from_job(tags, query, platform):
             return image
         with suppress(TimeoutError):
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await lock.acquire(executor)
         try:
-            if image := await self._answered(answers, question, platform):
+            if image := await self._image_from_job(tags, query, platform):
                 return image
-            image, top = await self._tagged(platform, known)
+            image, top = await self._image_of_tag(platform, known)
             if lock.held and top is not known:
-                await in_thread(executor, answers.keep, question, top.digest)
+                await in_thread(executor, tags.save, query, top.digest)
             return image
         finally:
-            await lock.give_back(executor)
+            await lock.release_async(executor)
 
-    async def _answered(self, answers: JobTagCache, question: TagQuery, platform: Platform) -> Image | None:
-        digest = await in_thread(self._means.executor, answers.find, question)
-        body = await self._kept(digest) if digest is not None else None
+    async def _image_from_job(self, tags: JobTagCache, query: TagQuery, platform: Platform) -> Image | None:
+        digest = await in_thread(self._context.executor, tags.find, query)
+        body = await self._read_cached(digest) if digest is not None else None
         if digest is None or body is None:
             return None
         return await self._image(FetchedDocument(digest, body, None), platform, remember=False)
 
-    async def _named_by_tag(self, platform: Platform, known: FetchedDocument | None) -> FetchedDocument:
+    async def _resolve_tag(self, platform: Platform, known: FetchedDocument | None) -> FetchedDocument:
         """What the tag names: as the registry says, or what is known, as the cache remembers it."""
-        policy, on_event, name = self._means.settings.pull, self._means.on_event, str(self._reference)
+        policy, on_event, name = self._context.settings.pull, self._context.on_event, str(self._reference)
         if policy == "never" or (policy == "missing" and known is not None):
             if known is None:
                 raise self._not_cached(f"{name} for {platform}")
             return known
         try:
-            return await self._asked(known)
+            return await self._query_registry(known)
         except (TransportError, RegistryError, AccessDenied) as error:
             if known is None:
                 raise
@@ -150,58 +150,60 @@ class RegistrySource:
             return known
 
     async def _remembered(self, platform: Platform) -> FetchedDocument | None:
-        store, executor = self._means.store, self._means.executor
+        store, executor = self._context.store, self._context.executor
         ref = await in_thread(executor, Ref.find, store.files, str(self._reference), str(platform.canonical))
-        body = await self._kept(ref.top) if ref else None
+        body = await self._read_cached(ref.top) if ref else None
         return FetchedDocument(ref.top, body, None) if ref and body is not None else None
 
-    async def _asked(self, known: FetchedDocument | None) -> FetchedDocument:
+    async def _query_registry(self, known: FetchedDocument | None) -> FetchedDocument:
         """What the registry says that the tag names; what is known is not fetched again."""
         version = self._reference.version
         if known is not None:
             # who makes do with the cache does not wait long for a network that is not there
-            retry = self._means.settings.pull != "newer"
+            retry = self._context.settings.pull != "newer"
             digest = await self._endpoints.ask(lambda endpoint: endpoint.manifest_digest(version, retry=retry))
             if digest is not None:
                 return await self._fetch(digest)
         answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(version))
-        return await self._keep(FetchedDocument(Digest.of(answer.body), answer.body, answer.media_type))
+        return await self._write_cached(FetchedDocument(Digest.of(answer.body), answer.body, answer.media_type))
 
     def _not_cached(self, subject: str) -> NotFound:
         advice = "With --pull never nothing is fetched; fetch it once with another policy, or where there is a network"
-        return NotFound(subject, f"cache {self._means.store.root}", advice)
+        return NotFound(subject, f"cache {self._context.store.root}", advice)
 
     def _check_may_fetch(self, subject: str) -> None:
-        if self._means.settings.pull == "never":
+        if self._context.settings.pull == "never":
             raise self._not_cached(subject)
 
     async def _fetch(self, expected: Descriptor | Digest) -> FetchedDocument:
         """A document out of the cache. Where that lacks it, one of all who want it fetches it."""
         digest = expected if isinstance(expected, Digest) else expected.digest
         subject = str(self._reference) if digest == self._reference.digest else f"{digest} of {self._reference}"
-        kept = await self._kept(digest)
+        kept = await self._read_cached(digest)
         if kept is None:
             self._check_may_fetch(subject)
-            lock = self._means.store.lock(digest)
-            await lock.acquire(self._means.executor)
+            lock = self._context.store.lock(digest)
+            await lock.acquire(self._context.executor)
             try:
-                kept = await self._kept(digest)
+                kept = await self._read_cached(digest)
                 if kept is None:
-                    return await self._keep(await self._twice(lambda: self._from_registry(expected, subject)))
+                    return await self._write_cached(
+                        await self._fetch_with_retry(lambda: self._fetch_from_registry(expected, subject))
+                    )
             finally:
-                await lock.give_back(self._means.executor)
+                await lock.release_async(self._context.executor)
         return checked(kept, expected, subject, None if isinstance(expected, Digest) else expected.media_type)
 
-    async def _twice(self, fetch: Callable[[], Awaitable[FetchedDocument]]) -> FetchedDocument:
+    async def _fetch_with_retry(self, fetch: Callable[[], Awaitable[FetchedDocument]]) -> FetchedDocument:
         """Fetches a document once more if it was spoiled on its way."""
         try:
             return await fetch()
         except (DigestMismatch, SizeMismatch) as error:
             message = f"a damaged document came, it is fetched again ({error})"
-            self._means.on_event(Warned(str(self._reference), message))
+            self._context.on_event(Warned(str(self._reference), message))
             return await fetch()
 
-    async def _from_registry(self, expected: Descriptor | Digest, subject: str) -> FetchedDocument:
+    async def _fetch_from_registry(self, expected: Descriptor | Digest, subject: str) -> FetchedDocument:
         async def request(endpoint: Endpoint) -> FetchedDocument:
             if not isinstance(expected, Digest) and expected.media_type in media_types.CONFIGS:
                 return checked(await endpoint.blob(expected), expected, subject, expected.media_type)
@@ -210,19 +212,21 @@ class RegistrySource:
 
         return await self._endpoints.ask(request)
 
-    async def _kept(self, digest: Digest) -> bytes | None:
-        store, sync = self._means.store, self._means.sync
-        return await in_thread(self._means.executor, lambda: store.read_document(digest, MAX_DOCUMENT_SIZE, sync=sync))
+    async def _read_cached(self, digest: Digest) -> bytes | None:
+        store, sync = self._context.store, self._context.sync
+        return await in_thread(
+            self._context.executor, lambda: store.read_document(digest, MAX_DOCUMENT_SIZE, sync=sync)
+        )
 
-    async def _keep(self, document: FetchedDocument) -> FetchedDocument:
+    async def _write_cached(self, document: FetchedDocument) -> FetchedDocument:
         fingerprint = xxhash.xxh3_64_hexdigest(document.body)
         await in_thread(
-            self._means.executor,
-            self._means.store.write_document,
+            self._context.executor,
+            self._context.store.write_document,
             document.digest,
             document.body,
             fingerprint,
-            self._means.sync,
+            self._context.sync,
         )
         return document
 
@@ -231,11 +235,11 @@ class RegistrySource:
         """See `fastpull.sources.base.Source`."""
         cached = await self.find(descriptor)
         if cached is None:
-            lock = self._means.store.lock(descriptor.digest)
-            if not await lock.attempt(self._means.executor):
-                self._means.on_event(Waiting(str(self._reference), descriptor.digest))
+            lock = self._context.store.lock(descriptor.digest)
+            if not await lock.try_acquire_async(self._context.executor):
+                self._context.on_event(Waiting(str(self._reference), descriptor.digest))
                 with part.lane(Stage.DOWNLOAD) as lane, waiting(lane, Wait.OTHERS):
-                    await lock.acquire(self._means.executor)
+                    await lock.acquire(self._context.executor)
             try:
                 cached = await self.find(descriptor)  # published while we waited
                 if cached is None:
@@ -243,9 +247,9 @@ class RegistrySource:
                         yield coming
                     return
             finally:
-                await lock.give_back(self._means.executor)
+                await lock.release_async(self._context.executor)
         try:
-            yield CacheBlob(self._means, cached)
+            yield CacheBlob(self._context, cached)
         finally:
             cached.close()
 
@@ -255,12 +259,12 @@ class RegistrySource:
         Raises:
             SizeMismatch: it has another size than the descriptor says.
         """
-        store, executor = self._means.store, self._means.executor
+        store, executor = self._context.store, self._context.executor
         blob = await in_thread(executor, store.find, descriptor.digest, dispose=_close)
         if blob is None or blob.size == descriptor.size:
             return blob
         blob.close()
-        if blob.seal is not None:  # it is what it was when it was verified: the descriptor is wrong
+        if blob.metadata is not None:  # it is what it was when it was verified: the descriptor is wrong
             raise SizeMismatch(f"blob {descriptor.digest}", descriptor.size, blob.size)
         await in_thread(executor, store.quarantine, descriptor.digest)
         return None
@@ -270,24 +274,24 @@ class RegistrySource:
         self, descriptor: Descriptor, rank: int, lock: FileLock, part: TimingScope
     ) -> AsyncIterator[Blob]:
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
-        means = self._means
+        context = self._context
         stopped = threading.Event()
         try:
             partial = await in_thread(
-                means.executor,
-                means.store.begin,
+                context.executor,
+                context.store.begin,
                 descriptor.digest,
                 descriptor.size,
                 lock,
                 stopped.is_set,
                 abort=stopped.set,
-                dispose=Partial.close,
+                dispose=PartialBlob.close,
             )
         except CacheError as error:
             if error.errno == errno.ENOSPC:
                 error.asked = f"blob {descriptor.digest} of {self._reference}, whose manifest says how large it is"
             raise
-        givers: set[Endpoint] = set()
+        contributors: set[Endpoint] = set()
 
         async def fetch(endpoint: Endpoint) -> None:
             missing = partial.gaps()
@@ -295,16 +299,16 @@ class RegistrySource:
                 await self._fetch_blob(endpoint, descriptor, partial, rank, part)
             finally:
                 if partial.gaps() != missing:
-                    givers.add(endpoint)
+                    contributors.add(endpoint)
 
-        def blame() -> bool:
-            return self._blame(descriptor, givers)
+        def mark_corrupt() -> bool:
+            return self._mark_corrupt(descriptor, contributors)
 
-        liars = self._liars.get(descriptor.digest, set())
+        corrupt_mirrors = self._corrupt_mirrors.get(descriptor.digest, set())
 
         async def download() -> None:
             try:
-                await self._ask_for_blob(descriptor, fetch, liars)
+                await self._try_endpoints(descriptor, fetch, corrupt_mirrors)
             except BaseException:
                 partial.fail(Aborted())  # the group cancels the reader; its thread is not to wait for that
                 raise
@@ -312,9 +316,9 @@ class RegistrySource:
         try:
             async with task_group() as group:  # a failed download ends at once what is done with the blob
                 group.create_task(download())
-                yield DownloadingBlob(means, partial, blame)
+                yield DownloadingBlob(context, partial, mark_corrupt)
         finally:
-            await in_thread(means.executor, partial.close)
+            await in_thread(context.executor, partial.close)
 
     async def fetch(
         self, descriptor: Descriptor, target: DownloadTarget, rank: int, part: TimingScope, *, is_all: bool
@@ -337,13 +341,13 @@ class RegistrySource:
         async def fetch(endpoint: Endpoint) -> None:
             await self._fetch_blob(endpoint, descriptor, target, rank, part, is_part=not is_all)
 
-        await self._ask_for_blob(descriptor, fetch, self._liars.get(descriptor.digest, set()))
+        await self._try_endpoints(descriptor, fetch, self._corrupt_mirrors.get(descriptor.digest, set()))
 
-    async def _ask_for_blob(
-        self, descriptor: Descriptor, fetch: Callable[[Endpoint], Awaitable[None]], liars: set[Endpoint]
+    async def _try_endpoints(
+        self, descriptor: Descriptor, fetch: Callable[[Endpoint], Awaitable[None]], corrupt_mirrors: set[Endpoint]
     ) -> None:
         try:
-            await self._endpoints.ask(fetch, without=liars)
+            await self._endpoints.ask(fetch, without=corrupt_mirrors)
         except NotFound as error:
             if not descriptor.is_nondistributable:
                 raise
@@ -367,28 +371,28 @@ class RegistrySource:
             descriptor,
             target,
             rank=rank,
-            budget=self._means.budget,
-            executor=self._means.executor,
+            budget=self._context.budget,
+            executor=self._context.executor,
             part=part,
             is_part=is_part,
             is_patient=not endpoint.is_mirror,
         )
-        access = self._means.settings.access
+        access = self._context.settings.access
         retries = min(1, access.retries) if endpoint.is_mirror else access.retries  # there are others than a mirror
         total_seconds = PATIENCE * access.timeout
         download.backoff = replace(download.backoff, attempts=1 + retries, total_seconds=total_seconds)
         await download.run()
 
-    def _blame(self, descriptor: Descriptor, givers: set[Endpoint]) -> bool:
+    def _mark_corrupt(self, descriptor: Descriptor, contributors: set[Endpoint]) -> bool:
         """Takes note of who gave wrong bytes; says whether somebody else can be asked."""
-        liars = self._liars.setdefault(descriptor.digest, set())
-        found = {endpoint for endpoint in givers if endpoint.is_mirror} - liars
-        liars |= found
+        corrupt_mirrors = self._corrupt_mirrors.setdefault(descriptor.digest, set())
+        found = {endpoint for endpoint in contributors if endpoint.is_mirror} - corrupt_mirrors
+        corrupt_mirrors |= found
         for endpoint in found:
             endpoint.rest()
             message = f"wrong bytes of {descriptor.digest} came from {endpoint}, which is not asked for it again"
-            self._means.on_event(Warned(str(self._reference), message))
-        return bool(found) and self._endpoints.others(liars)
+            self._context.on_event(Warned(str(self._reference), message))
+        return bool(found) and self._endpoints.others(corrupt_mirrors)
 
 
 def _close(blob: CachedBlob | None) -> None:

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from fastpull.cache.errors import cache_errors
 from fastpull.concurrency.threads import check_stopped
 from fastpull.concurrency.writes import pwrite_all
-from fastpull.errors import CacheError, DecompressError, LimitExceeded, from_os_error
+from fastpull.errors import DecompressError, LimitExceeded
 from fastpull.layers.decompress import inflate
 
 if TYPE_CHECKING:
@@ -53,10 +54,8 @@ class Spool:
             CacheError: there is no room for it.
         """
         self._check(self.size + len(piece))
-        try:
+        with cache_errors(self._root):
             self.size = pwrite_all(self._fd, self.size, [piece])
-        except OSError as error:
-            raise from_os_error(CacheError, error, self._root) from error
 
     def detach(self) -> int:
         """The descriptor, which is the caller's from now on."""

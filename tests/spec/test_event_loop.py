@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fastpull
-from fastpull.cache.folder import CacheFolder
+from fastpull.cache.directory import CacheDirectory
 from fastpull.cache.locking.file_lock import FileLock
 from fastpull.cache.locking.heartbeat import Heartbeat
 from fastpull.config.settings import Settings
@@ -27,14 +27,14 @@ SLOW_SECONDS = 0.3
 @pytest.fixture
 def off_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Folders of caches that were opened on the event loop."""
-    found, real = list[str](), CacheFolder.at.__func__  # type: ignore[attr-defined]
+    found, real = list[str](), CacheDirectory.at.__func__  # type: ignore[attr-defined]
 
-    def at(cls: Any, path: str, *rest: Any) -> CacheFolder:
+    def at(cls: Any, path: str, *rest: Any) -> CacheDirectory:
         if asyncio._get_running_loop() is not None:
             found.append(path)
         return real(cls, path, *rest)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(CacheFolder, "at", classmethod(at))
+    monkeypatch.setattr(CacheDirectory, "at", classmethod(at))
     return found
 
 
@@ -50,11 +50,11 @@ async def test_a_pull_touches_the_cache_on_threads_alone(
 
 
 async def test_a_slow_lock_does_not_stop_the_loop(tmp_path: Path) -> None:
-    def slow_folder(_: bool) -> CacheFolder:
+    def slow_directory(_: bool) -> CacheDirectory:
         time.sleep(SLOW_SECONDS)
-        return CacheFolder.at(str(tmp_path))
+        return CacheDirectory.at(str(tmp_path))
 
-    lock, longest = FileLock(str(tmp_path / "lock"), open_folder=slow_folder), 0.0
+    lock, longest = FileLock(str(tmp_path / "lock"), open_directory=slow_directory), 0.0
 
     async def tick() -> None:
         nonlocal longest
@@ -66,7 +66,7 @@ async def test_a_slow_lock_does_not_stop_the_loop(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as executor:
         ticking = asyncio.create_task(tick())
         await lock.acquire(executor)
-        await lock.give_back(executor)
+        await lock.release_async(executor)
         waiting = asyncio.create_task(lock.acquire(executor))
         await asyncio.sleep(SLOW_SECONDS / 3)
         waiting.cancel()

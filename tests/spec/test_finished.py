@@ -203,7 +203,7 @@ async def test_what_an_earlier_boot_has_not_synced_is_read_before_it_is_used(
     reference = publish(registry, *LAYERS)
     await pull(reference, tmp_path / "good.sqsh", keeping)
     [kept] = images.all()
-    assert not kept.seal.synced
+    assert not kept.metadata.synced
     read: list[int] = []
     fingerprint = image_store._fingerprint
 
@@ -217,7 +217,7 @@ async def test_what_an_earlier_boot_has_not_synced_is_read_before_it_is_used(
     monkeypatch.setattr(seal_module, "boot_id", lambda: "another boot")
     found = images.find(kept.key)
     assert found
-    assert found.seal.synced, "it has outlived its boot"
+    assert found.metadata.synced, "it has outlived its boot"
     assert images.find(kept.key)
     assert len(read) == 1
 
@@ -242,7 +242,7 @@ async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
             with pytest.raises(FastpullError):
                 await client.finish(broken, holder=holder)
     assert list(images.all()) == []
-    assert Pins(CacheFiles(settings.cache)).held() == {}
+    assert Pins(CacheFiles(settings.cache)).active() == {}
     assert [path for path in Path(settings.cache, "v1/images").rglob("*") if path.is_file()] == []
     assert os.listdir(f"{settings.cache}/v1/locks") == []
 
@@ -255,14 +255,14 @@ async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
     cache = fastpull.cache.CacheManager(settings.cache)
     async with Client(settings) as client:
         kept = await client.finish(reference)
-        held = Pins.held
+        held = Pins.active
         at_it = asyncio.Event()
         loop = asyncio.get_running_loop()
         waits: list[asyncio.Task[fastpull.FinishedImage]] = []
 
         def pinned_just_after(pins: Pins, *rest: float) -> Any:
             found = held(pins, *rest)
-            if not images.lock(kept.key).is_there:
+            if not images.lock(kept.key).exists:
                 return found
             loop.call_soon_threadsafe(at_it.set)
             # the pin and the look for the lock both happen now
@@ -535,7 +535,7 @@ async def test_what_is_no_single_file_cannot_be_finished(
         with pytest.raises(InvalidSetting, match=runtime):
             await client.finish(reference, fastpull.sinks.Recipe.of(runtimes=(runtime,)), holder=holder)
     assert list(images.all()) == []
-    assert Pins(CacheFiles(settings.cache)).held() == {}
+    assert Pins(CacheFiles(settings.cache)).active() == {}
 
 
 # --- care

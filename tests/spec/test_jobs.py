@@ -91,7 +91,7 @@ async def test_an_answer_is_not_taken_for_long(
             await resolve(step, reference)
         assert asked_for(registry) == questions, skew
         question = TagQuery("step", (reference, "linux/amd64", "", "", "", ""))
-        JobTagCache(CacheFiles(settings.cache)).keep(question, digest)  # it has the right time again
+        JobTagCache(CacheFiles(settings.cache)).save(question, digest)  # it has the right time again
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_answers_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
     kept, digest = JobTagCache(CacheFiles(str(tmp_path))), Digest.of(b"a")
     questions = [TagQuery(f"job {number}", ("a",)) for number in range(40)]
     for question in questions:
-        kept.keep(question, digest)
+        kept.save(question, digest)
     assert [kept.find(question) for question in questions] == [None] * 24 + [digest] * 16
     assert len(files.CacheFiles(str(tmp_path)).names("answers")) == 1
 

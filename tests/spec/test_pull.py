@@ -263,8 +263,8 @@ async def test_sync_reaches_cache_and_output(registry: FaultyRegistry, settings:
     for blob in store.blobs():
         found = store.find(blob.digest)
         assert found is not None
-        assert found.seal is not None
-        assert found.seal.synced
+        assert found.metadata is not None
+        assert found.metadata.synced
         found.close()
 
 

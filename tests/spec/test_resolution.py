@@ -208,7 +208,7 @@ async def offline(registry: FaultyRegistry, settings: Settings, tmp_path: Path, 
     await pull(reference, settings, tmp_path / "first")
     store = Store(settings.cache)
     for ref in read_refs(store.files):
-        replace(ref, reference=f"{GONE}{name}").keep(store.files)
+        replace(ref, reference=f"{GONE}{name}").save(store.files)
     return f"{GONE}{name}"
 
 
@@ -302,7 +302,7 @@ async def test_never_says_what_the_cache_lacks_and_asks_nobody(
         store = Store(settings.cache)
         if what == "ref":
             for ref in list(read_refs(store.files)):
-                ref.forget(store.files)
+                ref.remove(store.files)
         else:
             config, layer = image.manifest.config.digest, image.layers[0].blob.digest
             store.remove({"manifest": image.digest, "config": config, "layer": layer}[what])

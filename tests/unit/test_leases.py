@@ -43,7 +43,7 @@ def say(*words):
 """
 
 HOLD = """
-lock = file_lock.FileLock(sys.argv[2], way=sys.argv[3])
+lock = file_lock.FileLock(sys.argv[2], method=sys.argv[3])
 asyncio.run(lock.acquire())
 say("held", lock.is_suspect)
 for line in sys.stdin:

@@ -26,14 +26,14 @@ def pins(files: CacheFiles) -> Pins:
 
 
 def test_a_pin_holds_until_it_is_released(pins: Pins) -> None:
-    assert pins.held() == {}
-    assert [pins.hold(ME, "one"), pins.hold(ME, "two"), pins.hold(ME, "one")] == [True, True, False]
-    assert {image: [pin.holder for pin in held] for image, held in pins.held().items()} == {"one": [ME], "two": [ME]}
+    assert pins.active() == {}
+    assert [pins.add(ME, "one"), pins.add(ME, "two"), pins.add(ME, "one")] == [True, True, False]
+    assert {image: [pin.holder for pin in held] for image, held in pins.active().items()} == {"one": [ME], "two": [ME]}
     pins.release(ME, "one")
-    assert set(pins.held()) == {"two"}
+    assert set(pins.active()) == {"two"}
     for _ in range(2):
         pins.release(ME)
-        assert pins.held() == {}
+        assert pins.active() == {}
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_pin_holds_until_it_is_released(pins: Pins) -> None:
 )
 def test_a_release_takes_one_s_own_pins_and_no_others(pins: Pins, other: Holder) -> None:
     for holder in (ME, other):
-        pins.hold(holder, "image")
+        pins.add(holder, "image")
     pins.release(other)
-    assert [pin.holder for pin in pins.held()["image"]] == [ME]
-    pins.hold(other, "image")
+    assert [pin.holder for pin in pins.active()["image"]] == [ME]
+    pins.add(other, "image")
     pins.release(ME)
-    assert [pin.holder for pin in pins.held()["image"]] == [other]
+    assert [pin.holder for pin in pins.active()["image"]] == [other]
 
 
 @pytest.mark.parametrize("word", ["", "a/b", "..", "1.2", "x" * 65, "1\n", "é", "*"])
@@ -70,19 +70,19 @@ def test_what_cannot_be_a_file_s_name_is_no_job_and_no_step(word: str) -> None:
 
 
 def test_an_old_pin_does_not_count(pins: Pins, monkeypatch: pytest.MonkeyPatch) -> None:
-    pins.hold(ME, "image")
-    assert pins.held(3600)
+    pins.add(ME, "image")
+    assert pins.active(3600)
     now = time.time()
     monkeypatch.setattr("fastpull.cache.images.pins.time.time", lambda: now + 4000)
-    assert not pins.held(3600)
-    assert pins.held()
-    pins.remove_dead()
-    assert pins.held()
+    assert not pins.active(3600)
+    assert pins.active()
+    pins.remove_expired()
+    assert pins.active()
     monkeypatch.setattr("fastpull.cache.images.pins.time.time", lambda: now + MAX_PIN_SECONDS + 1)
-    assert not pins.held()
-    pins.remove_dead()
+    assert not pins.active()
+    pins.remove_expired()
     monkeypatch.undo()
-    assert not pins.held()
+    assert not pins.active()
 
 
 def test_a_pin_of_this_host_does_not_outlive_its_boot_and_that_of_another_does(
@@ -90,19 +90,19 @@ def test_a_pin_of_this_host_does_not_outlive_its_boot_and_that_of_another_does(
 ) -> None:
     other = replace(ME, host="elsewhere")
     for holder in (ME, other):
-        pins.hold(holder, "image")
+        pins.add(holder, "image")
     monkeypatch.setattr(pins_module, "boot_id", lambda: "the next boot")
-    assert [pin.holder for pin in pins.held()["image"]] == [other]
-    pins.remove_dead()
+    assert [pin.holder for pin in pins.active()["image"]] == [other]
+    pins.remove_expired()
     monkeypatch.undo()
-    assert [pin.holder for pin in pins.held()["image"]] == [other]
+    assert [pin.holder for pin in pins.active()["image"]] == [other]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{}\n0\n", b"\xff" * 100])
 def test_what_is_no_pin_is_passed_over_and_removed(files: CacheFiles, pins: Pins, content: bytes) -> None:
-    pins.hold(ME, "image")
+    pins.add(ME, "image")
     [name] = os.listdir(f"{files.root}/pins")
     Path(files.root, "pins", name).write_bytes(content)
-    assert pins.held() == {}
-    pins.remove_dead()
+    assert pins.active() == {}
+    pins.remove_expired()
     assert os.listdir(f"{files.root}/pins") == []

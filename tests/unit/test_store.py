@@ -44,7 +44,7 @@ def test_a_published_blob_is_found_and_reads_back(store: Store) -> None:
     buffer = bytearray(len(CONTENT) + 10)
     assert blob.readinto(memoryview(buffer), 0) == len(CONTENT)
     assert buffer[: len(CONTENT)] == CONTENT
-    assert blob.seal == BlobMetadata.now(len(CONTENT), FINGERPRINT, synced=False)
+    assert blob.metadata == BlobMetadata.now(len(CONTENT), FINGERPRINT, synced=False)
     blob.close()
 
 
@@ -116,7 +116,7 @@ def test_a_symbolic_link_is_no_blob_and_goes(store: Store, tmp_path: Path) -> No
 # --- seals: what may be believed after a power cut
 
 
-def reseal(store: Store, **fields: object) -> None:
+def rewrite_metadata(store: Store, **fields: object) -> None:
     values = {
         "size": len(CONTENT),
         "fingerprint": FINGERPRINT,
@@ -134,7 +134,7 @@ def is_fresh(store: Store) -> bool:
     blob = store.find(DIGEST)
     assert blob is not None
     blob.close()
-    return blob.seal is not None and blob.seal.is_fresh
+    return blob.metadata is not None and blob.metadata.is_fresh
 
 
 def test_a_blob_of_this_boot_is_believed(store: Store) -> None:
@@ -144,18 +144,18 @@ def test_a_blob_of_this_boot_is_believed(store: Store) -> None:
 
 def test_a_blob_of_an_earlier_boot_is_not_believed_unless_it_was_synced(store: Store) -> None:
     put(store)
-    reseal(store, boot="another")
+    rewrite_metadata(store, boot="another")
     assert not is_fresh(store)
-    reseal(store, boot="another", synced=True)
+    rewrite_metadata(store, boot="another", synced=True)
     assert is_fresh(store)
 
 
 def test_a_blob_that_was_verified_again_is_believed_again(store: Store) -> None:
     put(store)
-    reseal(store, boot="another")
+    rewrite_metadata(store, boot="another")
     blob = store.find(DIGEST)
     assert blob is not None
-    store.renew(blob, FINGERPRINT)
+    store.refresh_metadata(blob, FINGERPRINT)
     blob.close()
     assert is_fresh(store)
 
@@ -166,19 +166,19 @@ def test_a_blob_that_was_there_before_is_synced_when_that_is_asked_for(
 ) -> None:
     put(store)
     if boot == "another":
-        reseal(store, boot=boot)
+        rewrite_metadata(store, boot=boot)
     synced = list[int]()
     monkeypatch.setattr(os, "fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
     blob = store.find(DIGEST)
     assert blob is not None
-    store.renew(blob, FINGERPRINT, sync=True)
+    store.refresh_metadata(blob, FINGERPRINT, sync=True)
     blob.close()
     # what has outlived a boot is on its disk
     assert synced == ([os.stat(store.blob_path(DIGEST)).st_ino] if boot == "this" else [])
     after = store.find(DIGEST)
     assert after is not None
     after.close()
-    assert after.seal == BlobMetadata.now(len(CONTENT), FINGERPRINT, synced=True)
+    assert after.metadata == BlobMetadata.now(len(CONTENT), FINGERPRINT, synced=True)
 
 
 @pytest.mark.parametrize(("number", "is_told"), [(errno.EIO, True), (errno.EDQUOT, True), (errno.EROFS, False)])
@@ -192,9 +192,9 @@ def test_a_seal_that_does_not_reach_the_disk_is_told_to_who_asked_for_that(
     blob = store.find(DIGEST)
     assert blob is not None
     monkeypatch.setattr(os, "fsync", fail)
-    store.renew(blob, FINGERPRINT)
+    store.refresh_metadata(blob, FINGERPRINT)
     with pytest.raises(CacheError) if is_told else contextlib.nullcontext():
-        store.renew(blob, FINGERPRINT, sync=True)
+        store.refresh_metadata(blob, FINGERPRINT, sync=True)
     blob.close()
 
 
@@ -211,8 +211,8 @@ def test_sync_is_noted_in_the_seal(store: Store) -> None:
     put(store, sync=True)
     blob = store.find(DIGEST)
     assert blob is not None
-    assert blob.seal is not None
-    assert blob.seal.synced
+    assert blob.metadata is not None
+    assert blob.metadata.synced
     blob.close()
 
 

@@ -80,7 +80,7 @@ class Pin:
     boot: str
     time: float
 
-    def is_dead(self, max_age_seconds: float) -> bool:
+    def is_expired(self, max_age_seconds: float) -> bool:
         """Whether its holder is known to have ended, or has to be taken for that."""
         rebooted = self.holder.host == os.uname().nodename and self.boot != boot_id()
         return rebooted or time.time() - self.time > max_age_seconds
@@ -98,9 +98,9 @@ class Pins:
 
     def __init__(self, files: CacheFiles) -> None:
         self._files = files
-        self._folder = os.path.join(files.root, "pins")
+        self._directory = os.path.join(files.root, "pins")
 
-    def hold(self, holder: Holder, image: str) -> bool:
+    def add(self, holder: Holder, image: str) -> bool:
         """Pins an image, before one looks whether it is there. May be called twice; says whether it is new."""
         path = self._path(holder, image)
         is_new = self._files.lookup(path) is None
@@ -110,29 +110,29 @@ class Pins:
 
     def release(self, holder: Holder, image: str | None = None) -> None:
         """Removes a holder's pins, or the one of an image. May be called twice."""
-        for _, name, _ in self._files.listed("pins", nested=False):
-            path = os.path.join(self._folder, name)
+        for _, name, _ in self._files.entries("pins", nested=False):
+            path = os.path.join(self._directory, name)
             if name.startswith(holder.prefix) and (image is None or path == self._path(holder, image)):
                 self._files.unlink(path)
 
-    def held(self, max_age_seconds: float = MAX_PIN_SECONDS) -> dict[str, list[Pin]]:
+    def active(self, max_age_seconds: float = MAX_PIN_SECONDS) -> dict[str, list[Pin]]:
         """The pins that count, by the names of their images."""
         found: dict[str, list[Pin]] = {}
         for _, pin in self._all():
-            if pin is not None and not pin.is_dead(max_age_seconds):
+            if pin is not None and not pin.is_expired(max_age_seconds):
                 found.setdefault(pin.image, []).append(pin)
         return found
 
-    def remove_dead(self, max_age_seconds: float = MAX_PIN_SECONDS) -> None:
+    def remove_expired(self, max_age_seconds: float = MAX_PIN_SECONDS) -> None:
         """Removes the pins that do not count any more, and files that are none."""
         for path, pin in self._all():
-            if pin is None or pin.is_dead(max_age_seconds):
+            if pin is None or pin.is_expired(max_age_seconds):
                 with contextlib.suppress(CacheError):  # another user's
                     self._files.remove(path)
 
     def _all(self) -> Iterator[tuple[str, Pin | None]]:
-        for _, name, _ in self._files.listed("pins", nested=False):
-            path = os.path.join(self._folder, name)
+        for _, name, _ in self._files.entries("pins", nested=False):
+            path = os.path.join(self._directory, name)
             try:
                 content = self._files.read(path)
             except CacheError:
@@ -141,7 +141,7 @@ class Pins:
                 yield path, _pin(content or b"")
 
     def _path(self, holder: Holder, image: str) -> str:
-        return os.path.join(self._folder, holder.prefix + Digest.of(image.encode()).encoded[:32])
+        return os.path.join(self._directory, holder.prefix + Digest.of(image.encode()).encoded[:32])
 
 
 def _pin(content: bytes) -> Pin | None:

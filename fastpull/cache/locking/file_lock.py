@@ -1,18 +1,19 @@
-"""Locks that processes of many nodes share.
+"""Locks shared by processes on many nodes.
 
-A lock is a file that names its owner, made by whoever gets the lock and removed by whoever gives it back. Its owner
-touches it every few seconds. Where the filesystem has ``flock`` the owner holds that, too: it tells those on the same
-node at once when the owner has died. Nobody else can know how far a ``flock`` reaches, so that on another node an owner
-counts as dead when its file has not changed for `LEASE_SECONDS`, by the clock of whoever watches: clocks are never
-compared. An owner that comes back after that finds somebody else's name in the file, see `FileLock.check`.
+A lock is a file that names its owner. Acquiring the lock creates the file, and releasing the lock removes it. A
+heartbeat touches the file every few seconds. Where the filesystem has ``flock``, the owner holds that, too: it reveals
+the death of the owner at once to processes on the same node. The reach of a ``flock`` between nodes is unknown. So
+processes on other nodes treat an owner as dead when its file has not changed for `LEASE_SECONDS`, measured by the
+observer's own clock: clocks are never compared. A delayed owner that resumes finds another owner in the file, see
+`FileLock.check`.
 
 ::
 
-    no file ─ draft, named, flock ─ link ──> ours
-    a file ─ flock refused ──> theirs
-           ├ of this boot, flock given or process gone ─┐
-           ├ not touched for LEASE_SECONDS, as we saw ──┴─ rename away ─ still the same? ──> no file
-           └ else ──> theirs
+    no file ─ draft, named, flock ─ link ──> acquired
+    a file ─ flock refused ──> taken
+           ├ of this boot, flock granted or process gone ─┐
+           ├ untouched for LEASE_SECONDS, as observed ────┴─ rename away ─ still the same? ──> no file
+           └ else ──> taken
 """
 
 from __future__ import annotations
@@ -31,29 +32,30 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from fastpull.cache.folder import CacheFolder, NotAFile
+from fastpull.cache.directory import CacheDirectory, NotAFile
+from fastpull.cache.errors import cache_errors
 from fastpull.cache.locking.heartbeat import HEARTBEAT
 from fastpull.cache.locking.owner import Owner
 from fastpull.concurrency.threads import in_thread
 from fastpull.concurrency.writes import flush
-from fastpull.errors import CacheError, LockLost, from_os_error
+from fastpull.errors import CacheError, LockLost
 
 LEASE_SECONDS = 15.0
-"""After so long without a sign of life an owner on another node is taken to be dead: five beats."""
+"""Silence after which an owner on another node counts as dead: five heartbeats."""
 
 _ABANDONED_SECONDS = 86400.0
-"""By the filesystem's own time, for those who look only once: no two clocks of a cluster differ by so much."""
+"""Age, by the filesystem's clock, of an abandoned lock at first sight. Clocks of a cluster never differ by so much."""
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LOCK_ERRNOS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 _MAX_SIZE = 4096
-_TRIES = 100
+_MAX_ATTEMPTS = 100
 
 
 def pauses() -> Iterator[float]:
-    """How long to wait between two looks, in seconds: many nodes wait together for a shared filesystem."""
+    """Yield growing pauses between two attempts, in seconds, because many nodes may wait for one shared filesystem."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # not for secrets
@@ -61,317 +63,308 @@ def pauses() -> Iterator[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What was seen of a lock's file: as long as nothing of it changes, its owner gave no sign of life."""
+class _Observation:
+    """An observed state of a lock file. While nothing of it changes, the owner gave no sign of life."""
 
     content: bytes
     inode: int
     mtime_ns: int
 
 
-class _State(Enum):
-    """What is known of an owner."""
+class _OwnerState(Enum):
+    """The state of an owner, as far as it is known."""
 
-    THERE = auto()
+    ALIVE = auto()
     ENDED = auto()
-    SILENT = auto()  # for so long that it is taken to have ended, and may come back
+    SILENT = auto()  # presumed dead after a long silence; may resume
 
 
 class FileLock:
-    """An exclusive lock: a file that exists only while somebody holds it, or has died with it.
+    """An exclusive lock: a file that exists while the lock is held, or after its owner died.
 
-    It excludes tasks of one process as well as processes and nodes. Death of the process releases it: on the same node
-    at once, for other nodes after `LEASE_SECONDS`.
+    It excludes tasks of one process as well as processes and nodes. The death of the owner releases it: at once on the
+    same node, after `LEASE_SECONDS` for other nodes.
 
     Args:
-        path: of the lock file; its directory exists.
-        mode: of the file, whatever the umask: who may not write to it cannot wait for it.
-        way: ``auto`` as above; ``flock`` believes that a ``flock`` holds between all nodes, so that a death is known
-            to all at once; ``lease`` does without.
-        open_folder: opens the folder of the lock file, and makes it if it is told to and it is missing; by default
-            that of its path, which exists.
+        path: path of the lock file, in an existing directory.
+        mode: mode of the file, independent of the umask; waiting for the lock needs write permission.
+        method: ``auto``: as described above. ``flock``: rely on ``flock`` between all nodes, so every node notices a
+            death at once. ``lease``: do not use ``flock``.
+        open_directory: opens the directory of the lock file; a true argument creates it if missing. By default the
+            existing directory of ``path``.
 
     Attributes:
-        is_suspect: while it is held, whether somebody who had it before may not have ended, and may write to what they
-            have open.
+        is_suspect: while the lock is held, whether an earlier owner may still be alive and write to its open files.
     """
 
     def __init__(
         self,
         path: str,
         mode: int = 0o600,
-        way: str = "auto",
-        open_folder: Callable[[bool], CacheFolder] | None = None,
+        method: str = "auto",
+        open_directory: Callable[[bool], CacheDirectory] | None = None,
     ) -> None:
         self.path = path
         self._name = os.path.basename(path)
-        self._open_folder = open_folder or (lambda _: CacheFolder.at(os.path.dirname(path) or "."))
+        self._open_directory = open_directory or (lambda _: CacheDirectory.at(os.path.dirname(path) or "."))
         self.is_suspect = False
         self._mode = mode
-        self._way = way
+        self._method = method
         self._fd = -1
-        self._mine: Owner | None = None
-        self._seen: _Look | None = None
-        self._since = 0.0
+        self._owner: Owner | None = None
+        self._observed: _Observation | None = None
+        self._observed_since = 0.0
 
     @property
     def held(self) -> bool:
-        """Whether this object got the lock and has not given it back; `check` tells whether it still counts."""
+        """Whether this object has acquired the lock and not released it. `check` tells whether that still counts."""
         return self._fd >= 0
 
     @property
-    def is_there(self) -> bool:
-        """Whether somebody holds the lock, or has died with it."""
-        try:
-            with self._open_folder(False) as folder:
-                return folder.lookup(self._name) is not None
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise _cache_error(error, self.path) from error
+    def exists(self) -> bool:
+        """Whether the lock file exists: the lock is held, or its owner died."""
+        with cache_errors(self.path):
+            try:
+                with self._open_directory(False) as directory:
+                    return directory.lookup(self._name) is not None
+            except FileNotFoundError:
+                return False
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free.
+        """Acquire the lock if it is free, and return whether it is held.
 
         Raises:
-            CacheError: the lock file cannot be made; or the filesystem has no locks, or none that exclude anybody, and
-                the lock is to be a ``flock``.
+            CacheError: the lock file cannot be created; or ``flock`` was demanded, and the filesystem has no working
+                locks.
         """
-        try:
-            with self._open_folder(True) as folder:
-                return self._try_acquire(folder)
-        except OSError as error:
-            raise _cache_error(error, self.path) from error
+        with cache_errors(self.path), self._open_directory(True) as directory:
+            return self._try_acquire(directory)
 
-    async def attempt(self, executor: Executor | None = None) -> bool:
-        """Do what `try_acquire` does on a thread, so that a slow filesystem does not stop the event loop."""
+    async def try_acquire_async(self, executor: Executor | None = None) -> bool:
+        """Run `try_acquire` on a thread, so that a slow filesystem does not block the event loop."""
         stopped = threading.Event()
 
-        def attempt() -> bool:
-            is_ours = self.try_acquire()
-            if is_ours and stopped.is_set():
+        def try_acquire() -> bool:
+            is_acquired = self.try_acquire()
+            if is_acquired and stopped.is_set():
                 self.release()
             return self.held
 
-        def give_back(is_ours: bool) -> None:
-            if is_ours:
+        def undo(is_acquired: bool) -> None:
+            if is_acquired:
                 self.release()
 
-        return await in_thread(executor, attempt, abort=stopped.set, dispose=give_back)
+        return await in_thread(executor, try_acquire, abort=stopped.set, dispose=undo)
 
     async def acquire(self, executor: Executor | None = None) -> None:
-        """Waits for the lock, without blocking the loop; the files are touched on threads of ``executor``."""
+        """Wait for the lock without blocking the event loop. File operations run on threads of ``executor``."""
         for pause in pauses():
-            if await self.attempt(executor):
+            if await self.try_acquire_async(executor):
                 return
             await asyncio.sleep(pause)
 
-    async def give_back(self, executor: Executor | None = None) -> None:
-        """Do what `release` does on a thread."""
+    async def release_async(self, executor: Executor | None = None) -> None:
+        """Run `release` on a thread."""
         if self.held:
             await in_thread(executor, self.release)
 
     def check(self) -> None:
-        """Makes sure that the lock is still held, to be called before what was made under it is published.
+        """Check that the lock is still held. Call it before publishing anything made under the lock.
 
         Raises:
-            LockLost: this process gave no sign of life for so long that somebody else has it now; or its file is gone.
-            CacheError: the filesystem does not tell.
+            LockLost: another process has taken over after a long silence of this one, or the lock file is gone.
+            CacheError: the filesystem gives no answer.
         """
-        try:
-            with self._open_folder(False) as folder:
-                is_mine = self._is_mine(folder)
-        except FileNotFoundError:
-            is_mine = False
-        except OSError as error:
-            raise _cache_error(error, self.path) from error
-        if not is_mine:
-            reason = (
-                "somebody else has taken over, since this process stood still for too long, or has emptied the cache"
-            )
+        with cache_errors(self.path):
+            try:
+                with self._open_directory(False) as directory:
+                    is_owner = self._is_owner(directory)
+            except FileNotFoundError:
+                is_owner = False
+        if not is_owner:
+            reason = "another process has taken over because this one gave no sign of life, or the cache was emptied"
             raise LockLost(self.path, reason)
         with contextlib.suppress(OSError):
             os.utime(self._fd)
 
     def release(self) -> None:
-        """Gives the lock back and removes its file, unless somebody else has it. May be called twice."""
+        """Release the lock, and remove its file unless another owner has it. May be called twice."""
         if self._fd >= 0:
             HEARTBEAT.remove(self._fd)
-            with contextlib.suppress(OSError), self._open_folder(False) as folder:
-                if self._is_mine(folder):
-                    folder.unlink(self._name)
-            with contextlib.suppress(OSError):  # a thread may have another descriptor of the file for a moment
+            with contextlib.suppress(OSError), self._open_directory(False) as directory:
+                if self._is_owner(directory):
+                    directory.unlink(self._name)
+            with contextlib.suppress(OSError):  # a thread may hold a duplicate descriptor for a moment
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 
-    # --- getting it
+    # --- acquiring
 
-    def _try_acquire(self, folder: CacheFolder) -> bool:
+    def _try_acquire(self, directory: CacheDirectory) -> bool:
         is_suspect = False
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                fd = folder.open(self._name, os.O_RDWR)
+                fd = directory.open(self._name, os.O_RDWR)
             except FileNotFoundError:
-                if self._create(folder, is_suspect):
+                if self._create(directory, is_suspect):
                     return True
                 continue
             except PermissionError:
-                return False  # another user's, who has not given it its mode yet
+                return False  # another user has just created it, and not set its mode yet
             try:
-                look = _look(fd)
-                owner = Owner.from_bytes(look.content)
-                state = self._state_of(folder, owner, look, fd)
-                if state is _State.THERE or not self._remove(folder, look):
+                observed = _observe(fd)
+                owner = Owner.from_bytes(observed.content)
+                state = self._state_of(directory, owner, observed, fd)
+                if state is _OwnerState.ALIVE or not self._remove(directory, observed):
                     return False
-                is_suspect = state is _State.SILENT or (owner is not None and owner.is_suspect)
+                is_suspect = state is _OwnerState.SILENT or (owner is not None and owner.is_suspect)
             finally:
                 os.close(fd)
         return False
 
-    def _create(self, folder: CacheFolder, is_suspect: bool) -> bool:
-        """Makes the file with this owner in it, all at once; False if somebody was faster."""
-        draft = _draft()
-        fd = folder.create(draft)
+    def _create(self, directory: CacheDirectory, is_suspect: bool) -> bool:
+        """Create the file with its content in one step; return False if another process was faster."""
+        draft = _unique_name()
+        fd = directory.create(draft)
         try:
             os.fchmod(fd, self._mode)
-            self._name_owner(fd, is_suspect)
+            self._write_owner(fd, is_suspect)
             try:
-                folder.link(draft, self._name)
+                directory.link(draft, self._name)
             except FileExistsError:
-                is_ours = False
+                is_acquired = False
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in _NO_LINK_ERRNOS:
                     raise
-                is_ours = self._create_in_place(folder, is_suspect)
+                is_acquired = self._create_in_place(directory, is_suspect)
                 os.close(fd)
                 fd = -1
             else:
                 self._fd, fd = fd, -1
-                is_ours = True
+                is_acquired = True
         finally:
             if fd >= 0:
                 os.close(fd)
-            folder.unlink(draft)
-        if is_ours:
+            directory.unlink(draft)
+        if is_acquired:
             self.is_suspect = is_suspect
             HEARTBEAT.add(self._fd)
-        return is_ours
+        return is_acquired
 
-    def _create_in_place(self, folder: CacheFolder, is_suspect: bool) -> bool:
-        """The same where files cannot have two names: for a moment nobody stands in it, and all others wait."""
+    def _create_in_place(self, directory: CacheDirectory, is_suspect: bool) -> bool:
+        """Create the file where hard links do not work.
+
+        It names no owner for a moment, during which other processes wait.
+        """
         try:
-            fd = folder.create(self._name)
+            fd = directory.create(self._name)
         except FileExistsError:
             return False
         os.fchmod(fd, self._mode)
-        self._name_owner(fd, is_suspect)
+        self._write_owner(fd, is_suspect)
         self._fd = fd
         return True
 
-    def _name_owner(self, fd: int, is_suspect: bool) -> None:
-        has_flock = self._way != "lease" and self._flock(fd) is True and self._excludes(fd)
-        self._mine = Owner.me(has_flock=has_flock, is_suspect=is_suspect)
-        os.pwrite(fd, self._mine.to_bytes(), 0)
+    def _write_owner(self, fd: int, is_suspect: bool) -> None:
+        has_flock = self._method != "lease" and self._flock(fd) is True and self._flock_excludes(fd)
+        self._owner = Owner.me(has_flock=has_flock, is_suspect=is_suspect)
+        os.pwrite(fd, self._owner.to_bytes(), 0)
         flush(fd)
 
-    def _state_of(self, folder: CacheFolder, owner: Owner | None, look: _Look, fd: int) -> _State:
-        is_first = self._seen is None
-        if look != self._seen:
-            self._seen, self._since = look, time.monotonic()
-        if self._way != "lease":
+    def _state_of(self, directory: CacheDirectory, owner: Owner | None, observed: _Observation, fd: int) -> _OwnerState:
+        is_first = self._observed is None
+        if observed != self._observed:
+            self._observed, self._observed_since = observed, time.monotonic()
+        if self._method != "lease":
             given = self._flock(fd)
             if given is False:
-                return _State.THERE
-            if given and owner is not None and owner.has_flock and (owner.is_here or self._way == "flock"):
-                return _State.ENDED
+                return _OwnerState.ALIVE
+            if given and owner is not None and owner.has_flock and (owner.is_here or self._method == "flock"):
+                return _OwnerState.ENDED
         if owner is not None and owner.has_ended():
-            return _State.ENDED
-        silence = folder.time() - look.mtime_ns / 1e9 if is_first else 0.0
-        if time.monotonic() - self._since >= LEASE_SECONDS or silence > _ABANDONED_SECONDS:
-            return _State.SILENT
-        return _State.THERE
+            return _OwnerState.ENDED
+        silence = directory.time() - observed.mtime_ns / 1e9 if is_first else 0.0
+        if time.monotonic() - self._observed_since >= LEASE_SECONDS or silence > _ABANDONED_SECONDS:
+            return _OwnerState.SILENT
+        return _OwnerState.ALIVE
 
-    def _remove(self, folder: CacheFolder, dead: _Look) -> bool:
-        """Takes a dead owner's file away; False if it was somebody else's by then, who gets it back."""
-        private = _draft()
+    def _remove(self, directory: CacheDirectory, dead: _Observation) -> bool:
+        """Remove the file of a dead owner. Return False, and restore the file, if it has changed owners meanwhile."""
+        private = _unique_name()
         try:
-            folder.rename(self._name, folder, private)
+            directory.rename(self._name, directory, private)
         except FileNotFoundError:
             return True
         try:
             is_dead = False
             with contextlib.suppress(NotAFile):
-                fd = folder.open(private)
+                fd = directory.open(private)
                 try:
-                    is_dead = _look(fd) == dead
+                    is_dead = _observe(fd) == dead
                 finally:
                     os.close(fd)
             if not is_dead:
-                with contextlib.suppress(OSError):  # a third one has it: the second will notice
-                    folder.link(private, self._name)
+                with contextlib.suppress(OSError):  # a third process has acquired it; the second one notices in `check`
+                    directory.link(private, self._name)
         finally:
-            folder.remove(private)
+            directory.remove(private)
         return is_dead
 
-    def _is_mine(self, folder: CacheFolder) -> bool:
+    def _is_owner(self, directory: CacheDirectory) -> bool:
         try:
-            fd = folder.open(self._name)  # asks the server, as a stat may not
+            fd = directory.open(self._name)  # an open asks the server; a stat may answer from a cache
         except (FileNotFoundError, NotAFile):
             return False
         try:
-            owner = Owner.from_bytes(_look(fd).content)
+            owner = Owner.from_bytes(_observe(fd).content)
         finally:
             os.close(fd)
-        return owner is not None and owner == self._mine
+        return owner is not None and owner == self._owner
 
     # --- flock
 
     def _flock(self, fd: int) -> bool | None:
-        """Whether the lock is given; None if the filesystem has none."""
+        """Return whether ``flock`` is granted; None if the filesystem has none."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in _NO_LOCK_ERRNOS:
                 raise
-            if self._way == "flock":
+            if self._method == "flock":
                 raise CacheError(self.path, "this filesystem has no locks", errno.ENOLCK) from error
             return None
         return True
 
-    def _excludes(self, held: int) -> bool:
-        """Some filesystems grant every lock to everybody."""
+    def _flock_excludes(self, held: int) -> bool:
+        """Return whether a second ``flock`` is refused; some filesystems grant every one."""
         other = os.open(f"/proc/self/fd/{held}", os.O_RDWR | os.O_CLOEXEC)
         try:
             excludes = self._flock(other) is False
         finally:
             os.close(other)
-        if not excludes and self._way == "flock":
-            raise CacheError(self.path, "this filesystem's locks exclude nobody", errno.ENOLCK)
+        if not excludes and self._method == "flock":
+            raise CacheError(self.path, "this filesystem grants the same lock twice", errno.ENOLCK)
         return excludes
 
 
-def has_dead_owner(folder: CacheFolder, name: str) -> bool:
-    """Whether a file names an owner who is known to have ended; so does a lock's draft that a kill has left."""
+def has_dead_owner(directory: CacheDirectory, name: str) -> bool:
+    """Return whether a lock file, or the draft of one, names an owner that is known to have ended."""
     try:
-        found = folder.read(name, _MAX_SIZE)
+        found = directory.read(name, _MAX_SIZE)
     except OSError:
-        return False  # another user's
+        return False  # another user owns it
     owner = Owner.from_bytes(found[0]) if found is not None else None
     return owner is not None and owner.has_ended()
 
 
-def _cache_error(error: OSError, path: str) -> CacheError:
-    return error if isinstance(error, CacheError) else from_os_error(CacheError, error, path)
-
-
-def _draft() -> str:
-    """A name that nobody else has."""
+def _unique_name() -> str:
+    """Return a random hidden name."""
     return f".{secrets.token_hex(16)}"
 
 
-def _look(fd: int) -> _Look:
+def _observe(fd: int) -> _Observation:
     state = os.fstat(fd)
-    return _Look(os.pread(fd, _MAX_SIZE, 0), state.st_ino, state.st_mtime_ns)
+    return _Observation(os.pread(fd, _MAX_SIZE, 0), state.st_ino, state.st_mtime_ns)

@@ -131,7 +131,7 @@ class SharedSemaphore:
             if not any(not future.done() for future in self._waiting):
                 return
             try:
-                is_ours = await lock.attempt(self._executor)
+                is_ours = await lock.try_acquire_async(self._executor)
             except Exception as error:  # noqa: BLE001  # is raised in the task that waits
                 if waiter := self._next():
                     waiter.set_exception(error)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _READ_SIZE = 1 << 20
 _DIGITS = re.compile(r"(?:(?P<algorithm>sha256|sha512):)?(?P<digits>[0-9a-f]{6,128})")
 _FULL_LENGTHS = (64, 128)
-_LEFTOVER_SECONDS = 86400.0
+_ORPHAN_SECONDS = 86400.0
 """Partial blobs that nobody has written to for a day will not be resumed any more."""
 
 
@@ -52,7 +52,7 @@ class CacheManager:
         if not os.path.isdir(os.path.join(self.root, "v1")):
             raise CacheError(self.root, "there is no cache; the first pull makes one", errno.ENOENT)
         self._store = Store(self.root)
-        self._leftovers = Orphans(self._store)
+        self._orphans = Orphans(self._store)
         self._images = ImageStore(self._store.files)
         self._pins = Pins(self._store.files)
 
@@ -86,7 +86,7 @@ class CacheManager:
 
     def finished(self) -> list[ListedImage]:
         """The finished images, the last used first."""
-        pins = self._pins.held()
+        pins = self._pins.active()
         found = [
             ListedImage(
                 image.path,
@@ -104,11 +104,11 @@ class CacheManager:
 
     def usage(self) -> Usage:
         """What the cache takes on its disk."""
-        usage = Usage(index_bytes=self._leftovers.size_of("index"), trash_bytes=self._leftovers.size_of("trash"))
+        usage = Usage(index_bytes=self._orphans.size_of("index"), trash_bytes=self._orphans.size_of("trash"))
         for blob in self._store.blobs():
             usage.blobs += 1
             usage.blob_bytes += blob.size
-        for partial in self._leftovers.partials():
+        for partial in self._orphans.partials():
             usage.partial += 1
             usage.partial_bytes += partial.size
         for image in self._images.all():
@@ -138,7 +138,7 @@ class CacheManager:
             dry_run: only say what would go.
         """
         removed, now = Removed(), time.time()
-        patience = _LEFTOVER_SECONDS if max_age_seconds is None else min(_LEFTOVER_SECONDS, max_age_seconds)
+        patience = _ORPHAN_SECONDS if max_age_seconds is None else min(_ORPHAN_SECONDS, max_age_seconds)
         kept: list[StoredBlob | FinishedImage] = [*self._store.blobs(), *self._images.all()]
         excess = sum(one.size for one in kept) - max_size if max_size is not None else 0
         in_use = self._documents_in_use(max_pin_seconds)
@@ -153,16 +153,16 @@ class CacheManager:
                 else:
                     self._remove_image(one, removed, dry_run, max_pin_seconds)
                 excess -= removed.freed_bytes - before
-        for partial in list(self._leftovers.partials()):
-            if now - partial.last_used > patience and (dry_run or self._leftovers.remove_partial(partial.digest)):
+        for partial in list(self._orphans.partials()):
+            if now - partial.last_used > patience and (dry_run or self._orphans.remove_partial(partial.digest)):
                 removed.freed_bytes += partial.size
         if not dry_run:
             removed.stagings += StagingRecords(self._store.files).remove_dead()
-            self._pins.remove_dead(max_pin_seconds)
-            JobTagCache(self._store.files).remove_old()
-            self._images.remove_leftovers(_LEFTOVER_SECONDS)
-            self._leftovers.remove(_LEFTOVER_SECONDS)
-            self._leftovers.empty_trash()
+            self._pins.remove_expired(max_pin_seconds)
+            JobTagCache(self._store.files).remove_expired()
+            self._images.remove_orphans(_ORPHAN_SECONDS)
+            self._orphans.remove(_ORPHAN_SECONDS)
+            self._orphans.empty_trash()
             self._forget_refs(lambda ref: self._manifest(ref.manifest) is None)
         return removed
 
@@ -195,8 +195,8 @@ class CacheManager:
                 found.corrupt_indexes.append(digest)
                 if not dry_run:
                     self._store.indexes.remove(digest)
-        for partial in list(self._leftovers.partials()):
-            if self._leftovers.has_damaged_partial(partial.digest, mend=not dry_run):
+        for partial in list(self._orphans.partials()):
+            if self._orphans.has_damaged_partial(partial.digest, mend=not dry_run):
                 found.corrupt_partials.append(partial.digest)
         for path, size, sound in self._images.verify():
             found.images += 1
@@ -252,7 +252,7 @@ class CacheManager:
         if not (removed.blobs or removed.images or removed.pinned or mine):
             raise NotFound(repr(name), f"cache {self.root}", "fastpull cache ls shows what it has")
         if not dry_run:
-            self._leftovers.empty_trash()
+            self._orphans.empty_trash()
         return removed
 
     def _find_digest(self, name: str, match: re.Match[str] | None, blobs: Iterable[Digest]) -> Digest | None:
@@ -270,7 +270,7 @@ class CacheManager:
 
     def _documents_in_use(self, max_pin_seconds: float = MAX_PIN_SECONDS) -> set[Digest]:
         """Manifests, configs and indexes of the finished images that somebody holds, or is having made."""
-        names = (name.partition(".")[0] for name in self._pins.held(max_pin_seconds))
+        names = (name.partition(".")[0] for name in self._pins.active(max_pin_seconds))
         manifests = {digest for name in names for algorithm in ALGORITHMS if (digest := digest_of(algorithm, name))}
         found = set(manifests)
         for digest in manifests:
@@ -289,7 +289,7 @@ class CacheManager:
         if not lock.try_acquire():
             return  # somebody is looking at it
         try:
-            if image.key.name in self._pins.held(max_pin_seconds):
+            if image.key.name in self._pins.active(max_pin_seconds):
                 removed.pinned.append(image.path)
             elif dry_run or self._images.discard(image.path, "removed"):
                 removed.images.append(RemovedImage(image.path, image.size))
@@ -312,10 +312,10 @@ class CacheManager:
             opened.close()
         if Digest.sealed(hasher) != blob.digest:
             return False
-        if self._store.has_damaged_seal(opened, fingerprint.hexdigest()):
+        if self._store.has_damaged_metadata(opened, fingerprint.hexdigest()):
             found.corrupt_seals.append(blob.digest)
             if not dry_run:
-                self._store.reseal(opened, fingerprint.hexdigest())
+                self._store.rewrite_metadata(opened, fingerprint.hexdigest())
         return True
 
     def _digests(self, ref: Ref) -> list[Digest]:
@@ -335,4 +335,4 @@ class CacheManager:
     def _forget_refs(self, which: Callable[[Ref], bool]) -> None:
         for ref in list(read_refs(self._store.files)):
             if which(ref):
-                ref.forget(self._store.files)
+                ref.remove(self._store.files)

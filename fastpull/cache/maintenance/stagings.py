@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fastpull.cache import checksummed_json as line
+from fastpull.cache import checksummed_json
 from fastpull.cache.blob_metadata import boot_id
-from fastpull.cache.files import local_errors
-from fastpull.cache.folder import CacheFolder
+from fastpull.cache.directory import CacheDirectory
+from fastpull.cache.errors import cache_errors
 from fastpull.cache.locking.owner import Owner
 from fastpull.errors import CacheError
 from fastpull.native import remove_tree
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 STAGING_MARK = b".fastpull-"
 """Stands in the name of every staging between the destination's and a number of its own."""
 
-_FOLDER = "stagings"
+_DIRECTORY = "stagings"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_RECORD_SECONDS = 30 * 86400.0
 """A record of another host is dropped after so long: nothing tells whether its process has ended."""
@@ -50,26 +50,26 @@ class StagingRecords:
     def __init__(self, files: CacheFiles) -> None:
         self._files = files
 
-    def note(self, folder: bytes, prefix: bytes) -> str | None:
+    def add(self, directory: bytes, prefix: bytes) -> str | None:
         """Record where this process makes a staging; None where the cache cannot be written to.
 
         Args:
-            folder: path of the directory that it is in, without symbolic links.
+            directory: path of the directory that it is in, without symbolic links.
             prefix: of its name.
 
         Returns:
             The path of the record, for `forget`.
         """
         owner = asdict(Owner.me(has_flock=False, is_suspect=False))
-        path = os.path.join(self._files.user_folder(_FOLDER), secrets.token_hex(16))
-        value = {"owner": owner, "folder": folder.hex(), "prefix": prefix.hex()}
+        path = os.path.join(self._files.user_directory(_DIRECTORY), secrets.token_hex(16))
+        value = {"owner": owner, "folder": directory.hex(), "prefix": prefix.hex()}
         try:
-            self._files.write(path, line.to_bytes(value), mode=0o600)
+            self._files.write(path, checksummed_json.to_bytes(value), mode=0o600)
         except CacheError:
             return None
         return path
 
-    def forget(self, path: str) -> None:
+    def remove(self, path: str) -> None:
         """Remove a record: its staging is gone."""
         with contextlib.suppress(CacheError):
             self._files.unlink(path)
@@ -80,42 +80,42 @@ class StagingRecords:
         for path, value, age in self._own():
             owner = _owner(value)
             if owner is None or age > _MAX_RECORD_SECONDS:
-                self.forget(path)
+                self.remove(path)
             elif owner.has_ended() or (owner.host == os.uname().nodename and owner.boot != boot_id()):
                 removed += _remove_stagings(bytes.fromhex(value["folder"]), bytes.fromhex(value["prefix"]))
-                self.forget(path)
+                self.remove(path)
         return removed
 
     def _own(self) -> Iterator[tuple[str, Any, float]]:
         """Path, value and age of each record of this user; None as the value of what is no record."""
-        folder = self._files.user_folder(_FOLDER)
-        for name in self._files.names(*os.path.relpath(folder, self._files.root).split(os.sep)):
-            path = os.path.join(folder, name)
+        directory = self._files.user_directory(_DIRECTORY)
+        for name in self._files.names(*os.path.relpath(directory, self._files.root).split(os.sep)):
+            path = os.path.join(directory, name)
             with contextlib.suppress(CacheError):  # another user's
                 found = self._files.read_with_state(path)
                 if found is not None and found[1].st_uid == os.geteuid():
                     value = None
                     with contextlib.suppress(ValueError):
-                        value = line.from_bytes(found[0])
+                        value = checksummed_json.from_bytes(found[0])
                     yield path, value, time.time() - found[1].st_mtime
 
 
-def remove_stale(folder_fd: int, pattern: re.Pattern[bytes]) -> list[bytes]:
+def remove_stale(directory_fd: int, pattern: re.Pattern[bytes]) -> list[bytes]:
     """Remove this user's stagings whose process has ended, and return their names; what cannot be removed stays.
 
     Args:
-        folder_fd: of the directory that they are in, open for listing.
+        directory_fd: of the directory that they are in, open for listing.
         pattern: of their names.
     """
     removed = list[bytes]()
-    for name in map(os.fsencode, os.listdir(folder_fd)):
+    for name in map(os.fsencode, os.listdir(directory_fd)):
         if pattern.fullmatch(name):
             with contextlib.suppress(OSError):
-                fd = os.open(name, _READ, dir_fd=folder_fd)
+                fd = os.open(name, _READ, dir_fd=directory_fd)
                 try:
                     if os.fstat(fd).st_uid == os.geteuid():
                         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        if remove_tree(folder_fd, name) == 0:
+                        if remove_tree(directory_fd, name) == 0:
                             removed.append(name)
                 finally:
                     os.close(fd)
@@ -130,7 +130,7 @@ def staging_pattern(prefix: bytes) -> re.Pattern[bytes]:
 def _owner(value: Any) -> Owner | None:
     """The process of a record; None for what is no record."""
     try:
-        owner = Owner.from_bytes(line.to_bytes(value["owner"]))
+        owner = Owner.from_bytes(checksummed_json.to_bytes(value["owner"]))
         bytes.fromhex(value["folder"])
         prefix = bytes.fromhex(value["prefix"])
     except (ValueError, KeyError, TypeError):
@@ -138,15 +138,15 @@ def _owner(value: Any) -> Owner | None:
     return owner if prefix.startswith(b".") and prefix.endswith(STAGING_MARK) and b"/" not in prefix else None
 
 
-def _remove_stagings(folder: bytes, prefix: bytes) -> list[str]:
+def _remove_stagings(directory: bytes, prefix: bytes) -> list[str]:
     try:
-        with local_errors(), contextlib.ExitStack() as stack:
-            opened = stack.enter_context(CacheFolder.at("/"))
-            for name in os.fsdecode(folder).split("/"):
+        with cache_errors(), contextlib.ExitStack() as stack:
+            opened = stack.enter_context(CacheDirectory.at("/"))
+            for name in os.fsdecode(directory).split("/"):
                 if name:  # without following links: the path had none
-                    opened = stack.enter_context(opened.inner(name))
+                    opened = stack.enter_context(opened.subdirectory(name))
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=opened.fd)
             stack.callback(os.close, fd)
-            return [os.fsdecode(os.path.join(folder, name)) for name in remove_stale(fd, staging_pattern(prefix))]
+            return [os.fsdecode(os.path.join(directory, name)) for name in remove_stale(fd, staging_pattern(prefix))]
     except (CacheError, ValueError):
         return []  # the directory is gone, or another one by now

@@ -8,30 +8,32 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import xxhash
 
+from fastpull.cache.directory import NotAFile
+from fastpull.cache.errors import cache_errors
 from fastpull.cache.files import unique
-from fastpull.cache.folder import NotAFile
 from fastpull.cache.partial.extents import Extents
 from fastpull.cache.partial.journal import DATA, JOURNAL, RECORD_SIZE, Record, holds, read_records, replace_records
 from fastpull.concurrency.threads import Aborted
 from fastpull.concurrency.writes import flush, pwrite_all
-from fastpull.errors import CacheError, FastpullError, LockLost, from_os_error
+from fastpull.errors import CacheError, LockLost
 from fastpull.native import start_writeback
 
 if TYPE_CHECKING:
+    from fastpull.cache.directory import CacheDirectory
     from fastpull.cache.files import CacheFiles
-    from fastpull.cache.folder import CacheFolder
     from fastpull.cache.locking.file_lock import FileLock
+    from fastpull.errors import ErrorTranslator
     from fastpull.oci.digest import Digest
 
 _CHECK_SIZE = 1 << 20
 
 
-class Partial:
+class PartialBlob:
     """The bytes of one blob that have come so far, in a data file with its journal.
 
     Made by `Cache.begin`, whose lock it holds: there is one at a time for each digest. Writers and the reader may be on
@@ -46,9 +48,9 @@ class Partial:
         self.digest = digest
         self.size = size
         self.resumed = 0
-        self.directory = files.path("partial", digest)
+        self.path = files.path("partial", digest)
         self._files = files
-        self._folder: CacheFolder | None = None
+        self._directory: CacheDirectory | None = None
         self._lock = lock
         self._extents = Extents()
         self._changed = threading.Condition()
@@ -58,18 +60,18 @@ class Partial:
     @property
     def data_path(self) -> str:
         """Where the bytes are."""
-        return f"{self.directory}/{DATA}"
+        return f"{self.path}/{DATA}"
 
     @property
     def journal_path(self) -> str:
         """Where it stands which of them are there."""
-        return f"{self.directory}/{JOURNAL}"
+        return f"{self.path}/{JOURNAL}"
 
     @property
-    def folder(self) -> CacheFolder:
-        """The folder of the two files, open from `resume` to `close`."""
-        assert self._folder is not None, "it was resumed"
-        return self._folder
+    def directory(self) -> CacheDirectory:
+        """The directory of the two files, open from `resume` to `close`."""
+        assert self._directory is not None, "it was resumed"
+        return self._directory
 
     def resume(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Takes over what an earlier process has left, as far as its fingerprints still fit.
@@ -84,11 +86,11 @@ class Partial:
             Aborted: it was.
             CacheError: the files cannot be read, or the filesystem has no room for the rest.
         """
-        with self._local_errors():
-            folder, mode = self._open_folder(), self._files.mode
-            records = read_records(folder, self.size)
+        with self._errors():
+            directory, mode = self._open_directory(), self._files.mode
+            records = read_records(directory, self.size)
             self._adopt(records, is_stopped)
-            self._data = _open(folder, DATA, os.O_RDWR, mode)
+            self._data = _open(directory, DATA, os.O_RDWR, mode)
             scratch = bytearray(_CHECK_SIZE)
             sound = []
             for record in records:
@@ -98,20 +100,20 @@ class Partial:
                     sound.append(record)
                     self._extents.add(record.offset, record.offset + record.length)
             if not self._can_append(len(sound)):
-                replace_records(folder, sound, mode & 0o666)
-            self._journal = _open(folder, JOURNAL, os.O_WRONLY | os.O_APPEND, mode)
+                replace_records(directory, sound, mode & 0o666)
+            self._journal = _open(directory, JOURNAL, os.O_WRONLY | os.O_APPEND, mode)
             self.resumed = self._extents.total
             self._check_room()
             os.ftruncate(self._data, self.size)
 
-    def _open_folder(self) -> CacheFolder:
-        if self._folder is None:
-            self._folder = self._files.folder("partial", self.digest.algorithm, self.digest.encoded, create=True)
-        return self._folder
+    def _open_directory(self) -> CacheDirectory:
+        if self._directory is None:
+            self._directory = self._files.directory("partial", self.digest.algorithm, self.digest.encoded, create=True)
+        return self._directory
 
     def _can_append(self, count: int) -> bool:
         """Whether the journal is nobody else's, and of so many records that are all true, or not there."""
-        state = self.folder.lookup(JOURNAL)
+        state = self.directory.lookup(JOURNAL)
         if state is None:
             return True
         is_own = _is_only_ours(state) and not self._lock.is_suspect
@@ -123,15 +125,15 @@ class Partial:
         Whatever else stands there, which is no file, goes.
         """
         try:
-            source = self.folder.open(DATA)
+            source = self.directory.open(DATA)
         except FileNotFoundError:
             return
         except NotAFile:
-            self.folder.remove(DATA)
+            self.directory.remove(DATA)
             return
         try:
             if self._lock.is_suspect or not _is_only_ours(os.fstat(source)):
-                _copy_file(source, self.folder, records, self._files.mode, is_stopped)
+                _copy_file(source, self.directory, records, self._files.mode, is_stopped)
         finally:
             os.close(source)
 
@@ -168,7 +170,7 @@ class Partial:
         hasher = xxhash.xxh3_64()
         for piece in pieces:
             hasher.update(piece)
-        with self._local_errors():
+        with self._errors():
             pwrite_all(self._data, offset, pieces)
             start_writeback(self._data, offset, length)
             os.write(self._journal, Record(offset, length, hasher.intdigest()).to_bytes())
@@ -196,18 +198,18 @@ class Partial:
             if self._failure:
                 raise self._failure
             available = self._extents.prefix() - offset
-        with self._local_errors():
+        with self._errors():
             return os.preadv(self._data, [buffer[:available]], offset) if available > 0 else 0
 
     # --- the end
 
     def sync(self) -> None:
         """Waits until the bytes are on their disk."""
-        with self._local_errors():
+        with self._errors():
             os.fdatasync(self._data)
 
     def take(self, mode: int) -> str:
-        """Takes the complete data file out of everybody's reach, and returns its new name in the folder.
+        """Takes the complete data file out of everybody's reach, and returns its new name in the directory.
 
         Args:
             mode: that it is to have.
@@ -216,24 +218,24 @@ class Partial:
             LockLost: the file of that name is somebody else's by now.
         """
         private = f".{DATA}.{unique()}.{secrets.token_hex(8)}"
-        with self._local_errors():
+        with self._errors():
             self._lock.check()
             os.fchmod(self._data, mode)
             flush(self._data)
-            self.folder.rename(DATA, self.folder, private)
+            self.directory.rename(DATA, self.directory, private)
             # whatever happened between check and rename, now it is known which file this is
-            found = self.folder.lookup(private)
+            found = self.directory.lookup(private)
             if found is None or not os.path.samestat(os.fstat(self._data), found):
-                self.folder.rename(private, self.folder, DATA)
+                self.directory.rename(private, self.directory, DATA)
                 raise LockLost(self.data_path, "somebody else has taken over this blob")
         return private
 
     def discard(self) -> None:
         """Removes the bytes and the journal, unless somebody else has taken over, and gives the lock back."""
-        with self._local_errors(), contextlib.suppress(LockLost):
+        with self._errors(), contextlib.suppress(LockLost):
             self._lock.check()
             for name in (JOURNAL, DATA):
-                self.folder.unlink(name)
+                self.directory.unlink(name)
         self.close()
 
     def close(self) -> None:
@@ -243,47 +245,40 @@ class Partial:
             if fd >= 0:
                 os.close(fd)
         self._data = self._journal = -1
-        if self._folder is not None:
-            self._folder.close()
+        if self._directory is not None:
+            self._directory.close()
         if self._lock.held:
-            with contextlib.suppress(OSError), self._files.folder("partial", self.digest.algorithm) as folder:
-                folder.remove_empty(self.digest.encoded)
+            with contextlib.suppress(OSError), self._files.directory("partial", self.digest.algorithm) as directory:
+                directory.remove_empty(self.digest.encoded)
             self._lock.release()
 
-    @contextlib.contextmanager
-    def _local_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if isinstance(error, FastpullError):
-                raise
-            path = error.filename if isinstance(error.filename, str) else self.data_path
-            raise from_os_error(CacheError, error, path) from error
+    def _errors(self) -> ErrorTranslator:
+        return cache_errors(default=self.data_path)
 
 
-def is_damaged(folder: CacheFolder, *, mend: bool) -> bool:
+def is_damaged(directory: CacheDirectory, *, mend: bool) -> bool:
     """Whether ranges are not what the journal says; the caller holds the lock.
 
     A torn record at the end is what a kill leaves, and no damage.
 
     Args:
-        folder: of the unfinished blob.
+        directory: of the unfinished blob.
         mend: leave in the journal only what is true.
 
     Raises:
         OSError: the files cannot be read or written.
     """
-    scratch, journal = bytearray(_CHECK_SIZE), folder.lookup(JOURNAL)
+    scratch, journal = bytearray(_CHECK_SIZE), directory.lookup(JOURNAL)
     try:
-        data = folder.open(DATA)
+        data = directory.open(DATA)
     except FileNotFoundError:
         return False
     except NotAFile:
         if mend:
-            folder.remove(DATA)
+            directory.remove(DATA)
         return True
     try:
-        records = read_records(folder, os.fstat(data).st_size)
+        records = read_records(directory, os.fstat(data).st_size)
         sound = [record for record in records if holds(data, record, scratch)]
     finally:
         os.close(data)
@@ -291,7 +286,7 @@ def is_damaged(folder: CacheFolder, *, mend: bool) -> bool:
         return False
     damaged = not stat.S_ISREG(journal.st_mode) or journal.st_size // RECORD_SIZE != len(sound)
     if damaged and mend:
-        replace_records(folder, sound, stat.S_IMODE(journal.st_mode) & 0o666 | 0o600)
+        replace_records(directory, sound, stat.S_IMODE(journal.st_mode) & 0o666 | 0o600)
     return damaged
 
 
@@ -301,13 +296,13 @@ def _is_only_ours(state: os.stat_result) -> bool:
 
 
 def _copy_file(
-    source: int, folder: CacheFolder, records: list[Record], mode: int, is_stopped: Callable[[], bool]
+    source: int, directory: CacheDirectory, records: list[Record], mode: int, is_stopped: Callable[[], bool]
 ) -> None:
     """Put a copy of a data file in its place.
 
     Args:
         source: of the copy.
-        folder: of the data file.
+        directory: of the data file.
         records: of what is copied; the rest of the copy is a hole.
         mode: of a directory whose permissions the copy takes over.
         is_stopped: asked now and then whether to give up.
@@ -317,13 +312,13 @@ def _copy_file(
         OSError: the system refuses.
     """
     draft = f".{DATA}.{unique()}"
-    target = _open(folder, draft, os.O_WRONLY, mode)
+    target = _open(directory, draft, os.O_WRONLY, mode)
     try:
         for record in records:
             _copy(source, target, record, is_stopped)
-        folder.rename(draft, folder, DATA)
+        directory.rename(draft, directory, DATA)
     except BaseException:
-        folder.unlink(draft)
+        directory.unlink(draft)
         raise
     finally:
         os.close(target)
@@ -337,11 +332,11 @@ def _copy(source: int, target: int, record: Record, is_stopped: Callable[[], boo
         pwrite_all(target, at, [os.pread(source, min(_CHECK_SIZE, stop - at), at)])
 
 
-def _open(folder: CacheFolder, name: str, flags: int, mode: int) -> int:
+def _open(directory: CacheDirectory, name: str, flags: int, mode: int) -> int:
     """Opens a file, and makes it with the permissions that a directory of ``mode`` would have it."""
     try:
-        fd = folder.create(name, flags)
+        fd = directory.create(name, flags)
     except FileExistsError:
-        return folder.open(name, flags)
+        return directory.open(name, flags)
     os.fchmod(fd, mode & 0o666)
     return fd

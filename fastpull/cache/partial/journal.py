@@ -17,7 +17,7 @@ import xxhash
 from fastpull.concurrency.writes import pwrite_all
 
 if TYPE_CHECKING:
-    from fastpull.cache.folder import CacheFolder
+    from fastpull.cache.directory import CacheDirectory
 
 _FIELDS = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<QQQQ")
@@ -26,7 +26,7 @@ RECORD_SIZE = _RECORD.size
 """Of each record, in bytes."""
 
 DATA, JOURNAL = "data", "journal"
-"""Names of the two files in a partial blob's folder."""
+"""Names of the two files in a partial blob's directory."""
 
 _MAX_SIZE = 64 << 20  # ranges of a terabyte
 
@@ -58,28 +58,28 @@ class Record:
         return cls(*fields)
 
 
-def replace_records(folder: CacheFolder, records: list[Record], mode: int) -> None:
+def replace_records(directory: CacheDirectory, records: list[Record], mode: int) -> None:
     """Write a journal anew: after a death it is the old one or the new one.
 
     Args:
-        folder: of the partial blob.
+        directory: of the partial blob.
         records: of the new journal.
         mode: permissions of the new journal.
     """
     draft = f"{JOURNAL}.new"
-    folder.remove(draft)  # a dead process's, perhaps another user's
-    fd = folder.create(draft, os.O_WRONLY)
+    directory.remove(draft)  # a dead process's, perhaps another user's
+    fd = directory.create(draft, os.O_WRONLY)
     try:
         os.fchmod(fd, mode)
         pwrite_all(fd, 0, [record.to_bytes() for record in records])
     finally:
         os.close(fd)
-    folder.rename(draft, folder, JOURNAL)
+    directory.rename(draft, directory, JOURNAL)
 
 
-def read_records(folder: CacheFolder, size: int) -> list[Record]:
+def read_records(directory: CacheDirectory, size: int) -> list[Record]:
     """Read the records of a partial blob's journal as `parse_records` does; none where there is no journal."""
-    found = folder.read(JOURNAL, _MAX_SIZE)
+    found = directory.read(JOURNAL, _MAX_SIZE)
     return parse_records(found[0], size) if found is not None else []
 
 

@@ -12,7 +12,7 @@ from fastpull.errors import CacheError, from_os_error
 from fastpull.registry.download.download import clipped
 
 if TYPE_CHECKING:
-    from fastpull.cache.partial.blob import Partial
+    from fastpull.cache.partial.blob import PartialBlob
     from fastpull.cache.store import CachedBlob
     from fastpull.oci.descriptor import Descriptor
 
@@ -35,9 +35,9 @@ class LocalBlob:
         origins: the other ranks that bytes of it came from: those that have read or fetched them.
     """
 
-    def __init__(self, descriptor: Descriptor, cached: CachedBlob | None, partial: Partial | None) -> None:
+    def __init__(self, descriptor: Descriptor, cached: CachedBlob | None, partial: PartialBlob | None) -> None:
         self.descriptor = descriptor
-        self.partial: Partial | None = None
+        self.partial: PartialBlob | None = None
         self.is_settled = False
         self.origins = set[int]()
         self._cached: CachedBlob | None = None
@@ -46,7 +46,7 @@ class LocalBlob:
         self._fd = -1
         self.fill(cached, partial)
 
-    def fill(self, cached: CachedBlob | None, partial: Partial | None) -> None:
+    def fill(self, cached: CachedBlob | None, partial: PartialBlob | None) -> None:
         """Says where the blob is, or grows; to be called once more where neither was known.
 
         Raises:

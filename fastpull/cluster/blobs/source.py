@@ -39,8 +39,8 @@ class _Exchanged(DownloadingBlob):
 
     is_remote = False
 
-    def __init__(self, means: SourceContext, coming: Any) -> None:
-        super().__init__(means, coming, lambda: False)
+    def __init__(self, context: SourceContext, coming: Any) -> None:
+        super().__init__(context, coming, lambda: False)
         self.is_fresh = True
 
 
@@ -50,7 +50,7 @@ class ClusterSource:
     Args:
         registry: as one node alone would ask it.
         reference: of the image.
-        means: of the registry sources of this client.
+        context: of the registry sources of this client.
         errand: this rank's part of the image.
         members: the ranks that take part.
         lead: what rank 0 decides; None on other ranks.
@@ -60,13 +60,13 @@ class ClusterSource:
         self,
         registry: RegistrySource,
         reference: Reference,
-        means: SourceContext,
+        context: SourceContext,
         errand: ImageTask,
         members: Sequence[int],
         lead: ImageCoordinator | None,
     ) -> None:
         self._registry = registry
-        self._means = means
+        self._context = context
         self._reference = reference
         self._errand = errand
         self._members = members
@@ -79,14 +79,14 @@ class ClusterSource:
 
     async def resolve(self, platform: Platform) -> Image:
         """See `fastpull.sources.base.Source`. The root asks; all others get its documents, and verify them."""
-        errand, registry, means = self._errand, self._registry, self._means
+        errand, registry, context = self._errand, self._registry, self._context
         council, topic = errand.council, f"{errand.number}.documents"
         if self._lead is None:
             said = await council.spread(topic)
             if "error" in said:
                 raise RankFailed(ROOT, council.hosts.get(ROOT, "?"), said["error"], said["exit_code"])
             image = await self._from_documents(said, platform)
-            errand.resolved(image, said["ranks"], registry, means)
+            errand.resolved(image, said["ranks"], registry, context)
             return image
         try:
             image = await registry.resolve(platform)
@@ -95,7 +95,7 @@ class ClusterSource:
             said = {"error": error.message, "exit_code": error.exit_code}
             await council.spread(topic, said, self._members)
             raise
-        errand.resolved(image, self._lead.ranks, registry, means)
+        errand.resolved(image, self._lead.ranks, registry, context)
         self._lead.plan()
         said["ranks"] = self._lead.ranks
         await council.spread(topic, said, self._members)
@@ -107,7 +107,7 @@ class ClusterSource:
         shelf = await self._errand.shelf(descriptor)
         if shelf.partial is not None and not shelf.is_settled:
             shelf.is_settled = True  # whoever opens it once more finds it in the cache, or gets it alone
-            yield _Exchanged(self._means, shelf.partial)
+            yield _Exchanged(self._context, shelf.partial)
             return
         async with self._registry.open_blob(descriptor, rank, part) as blob:
             yield blob
@@ -125,7 +125,7 @@ class ClusterSource:
 
     async def _documents(self, image: Image, platform: Platform) -> dict[str, Any]:
         """What the root has read to resolve the image, out of its cache."""
-        store, executor = self._means.store, self._means.executor
+        store, executor = self._context.store, self._context.executor
         name, canonical = str(self._reference), str(platform.canonical)
         top = self._reference.digest
         if top is None:
@@ -147,7 +147,7 @@ class ClusterSource:
 
     async def _from_documents(self, said: dict[str, Any], platform: Platform) -> Image:
         """The image of the documents that the root has sent; they are kept, as if this rank had asked."""
-        store, executor, name = self._means.store, self._means.executor, str(self._reference)
+        store, executor, name = self._context.store, self._context.executor, str(self._reference)
         bodies: dict[str, bytes] = {one["digest"]: base64.b64decode(one["body"]) for one in said["documents"]}
 
         async def fetch(wanted: Descriptor | Digest) -> FetchedDocument:
@@ -158,7 +158,7 @@ class ClusterSource:
             media_type = None if isinstance(wanted, Digest) else wanted.media_type
             document = checked(bodies[str(digest)], wanted, f"{digest} of {name}", media_type)
             fingerprint = xxhash.xxh3_64_hexdigest(document.body)
-            await in_thread(executor, store.write_document, digest, document.body, fingerprint, self._means.sync)
+            await in_thread(executor, store.write_document, digest, document.body, fingerprint, self._context.sync)
             return document
 
         top = Digest.parse(said["top"])
@@ -166,5 +166,5 @@ class ClusterSource:
         if str(image.digest) != said["image"]:
             raise Disagreement(f"{name} is {image.digest} here, and {said['image']} on rank {ROOT}")
         ref = Ref.now(name, str(platform.canonical), image.digest, top)
-        await in_thread(executor, ref.keep, store.files)
+        await in_thread(executor, ref.save, store.files)
         return image

@@ -283,12 +283,12 @@ class Cluster:
         return result, lead.report() if lead is not None else None
 
     def source(
-        self, registry: RegistrySource, reference: Reference, means: SourceContext
+        self, registry: RegistrySource, reference: Reference, context: SourceContext
     ) -> ClusterSource | RegistrySource:
         """An image in a registry as the ranks get it together; outside of `run` each is for itself."""
         if self._errand is None:
             return registry
-        return ClusterSource(registry, reference, means, self._errand, self.members, self._lead)
+        return ClusterSource(registry, reference, context, self._errand, self.members, self._lead)
 
     async def _work_on(self, errand: ImageTask, work: Callable[[], Awaitable[T]]) -> T | None:
         task = asyncio.ensure_future(work())

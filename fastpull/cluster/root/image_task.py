@@ -63,16 +63,16 @@ class ImageTask:
         self._resolve_seconds = self._exchange_seconds = 0.0
         self._read: dict[str, int] = {}
 
-    def resolved(self, image: Image, ranks: int, registry: RegistrySource, means: SourceContext) -> None:
+    def resolved(self, image: Image, ranks: int, registry: RegistrySource, context: SourceContext) -> None:
         """Takes note of what the image is, and where it is.
 
         Args:
             image: as all ranks know it.
             ranks: how many take part.
             registry: that has it.
-            means: of the client.
+            context: of the client.
         """
-        self.image, self.ranks, self._place = image, ranks, (registry, means)
+        self.image, self.ranks, self._place = image, ranks, (registry, context)
         self._blobs = tuple({layer.blob.digest: layer.blob for layer in image.layers}.values())
         self._resolve_seconds = time.monotonic() - self._began
 
@@ -124,14 +124,14 @@ class ImageTask:
                 return
             if self.error is not None:
                 raise self.error
-            registry, means = self._place
+            registry, context = self._place
             try:
                 for blob in self._blobs:
                     self._shelves.append(LocalBlob(blob, None, None))
-                    await self._fill(self._shelves[-1], means, wants=wants, is_patient=products is None)
+                    await self._fill(self._shelves[-1], context, wants=wants, is_patient=products is None)
             except BaseException:
                 for shelf in self._shelves:
-                    await in_thread(means.executor, shelf.close)
+                    await in_thread(context.executor, shelf.close)
                 self._shelves = []
                 raise
             meter = PullTimer()
@@ -141,10 +141,10 @@ class ImageTask:
                 await registry.fetch(self._blobs[blob], tap, blob, parts[blob], is_all=is_all)
 
             async def find_room(shelf: LocalBlob) -> None:
-                await self._fill(shelf, means, wants=True, is_patient=True)
+                await self._fill(shelf, context, wants=True, is_patient=True)
 
-            post = self._post = Sender(self.number, self.council, means.executor, self.fail)
-            work = self.council, post, means.executor
+            post = self._post = Sender(self.number, self.council, context.executor, self.fail)
+            work = self.council, post, context.executor
             if products is not None:
                 sizes, numbers = self.blob_sizes, self.blob_numbers
                 weights = [sizes[blob] if blob not in numbers[:layer] else 0 for layer, blob in enumerate(numbers)]
@@ -161,41 +161,41 @@ class ImageTask:
                 fetch=fetch,
             )
 
-    async def _fill(self, shelf: LocalBlob, means: SourceContext, *, wants: bool, is_patient: bool) -> None:
+    async def _fill(self, shelf: LocalBlob, context: SourceContext, *, wants: bool, is_patient: bool) -> None:
         """Finds a blob in the cache, or begins it there.
 
         Args:
             shelf: of the blob.
-            means: of the client.
+            context: of the client.
             wants: the blob is to come, if it is not there.
             is_patient: it is to come here; otherwise only what is there of it is of use, and nobody is waited for.
         """
         assert self._place is not None
         registry, blob, stall = self._place[0], shelf.descriptor, self.council.terms.stall_seconds
         cached = await registry.find(blob)
-        is_begun = is_patient or await in_thread(means.executor, means.store.has_begun, blob.digest)
+        is_begun = is_patient or await in_thread(context.executor, context.store.has_partial, blob.digest)
         if cached is not None or not wants or not is_begun:
             shelf.fill(cached, None)
             return
-        lock = means.store.lock(blob.digest)
+        lock = context.store.lock(blob.digest)
         try:
-            if not await lock.attempt(means.executor):
+            if not await lock.try_acquire_async(context.executor):
                 if not is_patient:
                     return
-                means.on_event(Waiting(self.source, blob.digest))
+                context.on_event(Waiting(self.source, blob.digest))
                 async with asyncio.timeout(stall):
-                    await lock.acquire(means.executor)
+                    await lock.acquire(context.executor)
             cached = await registry.find(blob)  # published while we waited
             if cached is not None:
-                await lock.give_back(means.executor)
+                await lock.release_async(context.executor)
                 shelf.fill(cached, None)
                 return
-            shelf.fill(None, await in_thread(means.executor, means.store.begin, blob.digest, blob.size, lock))
+            shelf.fill(None, await in_thread(context.executor, context.store.begin, blob.digest, blob.size, lock))
         except TimeoutError as error:
             reason = f"another process has been fetching {blob.digest} for {stall:.0f} s"
-            raise CacheError(means.store.root, reason) from error
+            raise CacheError(context.store.root, reason) from error
         except BaseException:
-            await lock.give_back(means.executor)
+            await lock.release_async(context.executor)
             raise
 
     # --- while it goes on

@@ -48,7 +48,7 @@ Piece = TypeVar("Piece", bytes, memoryview, bytes | memoryview)
 
 
 class DownloadTarget(Protocol):
-    """Where the bytes go: `fastpull.cache.partial.blob.Partial`."""
+    """Where the bytes go: `fastpull.cache.partial.blob.PartialBlob`."""
 
     def gaps(self) -> list[ByteRange]:
         """The ranges that are not there yet."""

@@ -104,7 +104,7 @@ def note_staging(records: StagingRecords, path: object) -> str | None:
     except OSError:
         return None  # why, is said by the sink
     os.close(place.directory_fd)
-    return records.note(destination.parent, destination.staging_prefix)
+    return records.add(destination.parent, destination.staging_prefix)
 
 
 def lock_staging(fd: int) -> bool:

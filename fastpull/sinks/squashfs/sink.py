@@ -267,7 +267,7 @@ class Squashfs:
                 return None
             report = SquashfsReport.of_finished(self.path, way, image.facts)
             # another name of the cache's file has that file's own marker
-            label = None if way == "linked" else Label.of(self._identity, report.inodes, image.seal.fingerprint)
+            label = None if way == "linked" else Label.of(self._identity, report.inodes, image.metadata.fingerprint)
             self._staging.publish(self._resources.sync, label)
         self._end()
         return report

@@ -52,7 +52,7 @@ def transfer(
         with contextlib.suppress(OSError):
             fcntl.ioctl(staging.fd, _FICLONE, source)
             return "cloned"
-        return "copied" if _copy(source, staging.fd, image.size, on_copied) == image.seal.fingerprint else None
+        return "copied" if _copy(source, staging.fd, image.size, on_copied) == image.metadata.fingerprint else None
     finally:
         os.close(source)
 

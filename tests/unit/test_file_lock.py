@@ -32,7 +32,7 @@ def test_a_filesystem_without_locks_is_told(tmp_path: Path, number: int, monkeyp
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(CacheError, match=r"this filesystem has no locks: .*lock\. Choose another filesystem"):
-        FileLock(str(tmp_path / "lock"), way="flock").try_acquire()
+        FileLock(str(tmp_path / "lock"), method="flock").try_acquire()
     assert os.listdir(tmp_path) == []
     lock, other = FileLock(str(tmp_path / "lock")), FileLock(str(tmp_path / "lock"))
     assert lock.try_acquire(), "others do without"
@@ -42,8 +42,8 @@ def test_a_filesystem_without_locks_is_told(tmp_path: Path, number: int, monkeyp
 
 def test_locks_that_everybody_gets_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
-    lock = FileLock(str(tmp_path / "lock"), way="flock")
-    with pytest.raises(CacheError, match="exclude nobody"):
+    lock = FileLock(str(tmp_path / "lock"), method="flock")
+    with pytest.raises(CacheError, match="the same lock twice"):
         lock.try_acquire()
     assert not lock.held
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import fastpull
+from fastpull.cache.directory import CacheDirectory, NotAFile
 from fastpull.cache.files import CacheFiles
-from fastpull.cache.folder import CacheFolder, NotAFile
 from fastpull.cache.images.store import ImageStore
 from fastpull.cache.refs import Ref
 from fastpull.config.settings import Settings
@@ -189,7 +189,7 @@ def test_a_folder_that_more_may_write_to_than_to_the_cache_is_refused(tmp_path: 
     cache.chmod(0o755)
     CacheFiles(str(cache))
     (cache / "v1/refs").chmod(0o777)
-    with pytest.raises(CacheError, match="others may write to this folder"):
+    with pytest.raises(CacheError, match="more users may write to this directory"):
         CacheFiles(str(cache))
     cache.chmod(0o700)  # nobody can get there
     CacheFiles(str(cache))
@@ -198,7 +198,7 @@ def test_a_folder_that_more_may_write_to_than_to_the_cache_is_refused(tmp_path: 
 @pytest.mark.parametrize("plant", [fifo, link, Path.mkdir])
 def test_what_is_no_file_is_not_opened(tmp_path: Path, plant: Callable[..., None]) -> None:
     plant(tmp_path / "it", *([tmp_path] if plant is not Path.mkdir else []))
-    with CacheFolder.at(str(tmp_path)) as folder:
+    with CacheDirectory.at(str(tmp_path)) as folder:
         for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
             if plant is fifo or flags == os.O_RDWR:
                 with pytest.raises(NotAFile):
@@ -209,7 +209,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, plant: Callable[..., None
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "it").write_bytes(b"")
     os.truncate(tmp_path / "it", 1 << 40)
-    with CacheFolder.at(str(tmp_path)) as folder:
+    with CacheDirectory.at(str(tmp_path)) as folder:
         assert folder.read("it", 1 << 20) is None
         os.truncate(tmp_path / "it", 1 << 20)
         found = folder.read("it", 1 << 20)
@@ -225,7 +225,7 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     assert files.read(files.root + "/refs/b") is None
     with pytest.raises(CacheError):
         files.write(files.root + "/refs/a/b", b"a")
-    assert files.discard(files.root + "/refs/a", "gone")
+    assert files.move_to_trash(files.root + "/refs/a", "gone")
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -245,7 +245,7 @@ def test_a_reference_of_another_user_does_not_count(shared: CacheFiles, tmp_path
     """Neither one that they wrote, nor a file of ours that they gave this name."""
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
-    ref.keep(shared)
+    ref.save(shared)
     assert Ref.find(shared, ref.reference, ref.platform) == ref
     (kept,) = Path(shared.root, "refs/user-0").iterdir()
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o755, "nobody else can rename what is in it"
@@ -257,7 +257,7 @@ def test_a_reference_of_another_user_does_not_count(shared: CacheFiles, tmp_path
     os.link(next(kept.parent.iterdir()), Path(shared.root, "refs", ref.name))
     assert Ref.find(shared, ref.reference, ref.platform) is None, "a file of ours under a name that others gave it"
     private = CacheFiles(str(tmp_path / "private"))
-    ref.keep(private)
+    ref.save(private)
     os.chown(Path(private.root, "refs", ref.name), 65533, 65533)
     assert Ref.find(private, ref.reference, ref.platform) is None
 
@@ -266,7 +266,7 @@ def test_a_reference_of_another_user_does_not_count(shared: CacheFiles, tmp_path
 def test_the_reference_of_the_cache_s_owner_counts(shared: CacheFiles, tmp_path: Path) -> None:
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
-    ref.keep(shared)
+    ref.save(shared)
     folder = Path(shared.root, "refs/user-0")
     for path in (*folder.iterdir(), folder, Path(shared.root).parent):
         os.chown(path, 65533, 65533)
@@ -282,7 +282,7 @@ def test_a_user_s_folder_that_somebody_else_has_made_is_replaced(shared: CacheFi
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
     assert Ref.find(shared, ref.reference, ref.platform) is None
-    ref.keep(shared)
+    ref.save(shared)
     assert folder.stat().st_uid == 0
     assert Ref.find(shared, ref.reference, ref.platform) == ref
 

@@ -1,8 +1,8 @@
-"""Folders of a cache, opened by descriptor: a name in one is used relative to it, and links are never followed.
+"""Directories of a cache, opened by descriptor. Names are used relative to it, and symbolic links are never followed.
 
-Whoever may write to a shared cache can put anything in the place of a folder or file: a link to somewhere else, a FIFO,
-a device, a file without end. So every folder below the cache's own directory is opened component by component with
-``O_NOFOLLOW`` and looked at before it is used, and every file is opened without waiting and has to be a regular one.
+Users with write access to a shared cache can replace a directory or file by a symbolic link, a FIFO, a device or an
+endless file. So every directory below the cache's own directory is opened component by component with ``O_NOFOLLOW``
+and checked before use. Every file is opened without blocking and must be a regular file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Self
 from fastpull.errors import CacheError
 from fastpull.native import remove_tree
 
-_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
+_DIRECTORY = os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITABLE_BY_OTHERS = 0o022
 _READ_SIZE = 1 << 20
 
 
 class NotAFile(OSError):
-    """A name that should be a regular file's is a link's, directory's, FIFO's, socket's or device's."""
+    """A symbolic link, directory, FIFO, socket or device where a regular file is expected."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EINVAL, "not a regular file", path)
@@ -35,11 +35,11 @@ class NotAFile(OSError):
 
 @dataclass(frozen=True, slots=True)
 class CacheAccess:
-    """Who may do what in a cache, by the owner and mode of its own directory.
+    """The permissions of a cache, by the owner and mode of its own directory.
 
     Attributes:
-        owner: of the directory; trusted with everything in the cache.
-        mode: permissions of the directory, with the set-group-ID bit; those of its folders.
+        owner: the owner of the directory, trusted with everything in the cache.
+        mode: the permissions of the directory with the set-group-ID bit, also used for the directories below.
     """
 
     owner: int
@@ -47,36 +47,36 @@ class CacheAccess:
 
     @property
     def is_shared(self) -> bool:
-        """Whether others than its owner may write to the cache."""
+        """Whether users other than the owner may write to the cache."""
         return bool(self.mode & _WRITABLE_BY_OTHERS)
 
     def trusts(self, user: int) -> bool:
-        """Whether a user's word counts: one's own, root's and that of the cache's owner."""
+        """Return whether the entries of a user count: this user, root and the owner of the cache."""
         return user in (os.geteuid(), 0, self.owner)
 
     def check(self, state: os.stat_result, path: str) -> None:
-        """Check that a folder belongs to this cache.
+        """Check that a directory belongs to this cache.
 
         Raises:
-            CacheError: another user owns it, or others may write to it, and the cache is not shared with them.
+            CacheError: a user with whom the cache is not shared owns it or may write to it.
         """
         if not self.is_shared and not self.trusts(state.st_uid):
-            reason = f"this folder belongs to user {state.st_uid}, with whom the cache is not shared; remove it"
+            reason = f"the directory belongs to user {state.st_uid}, with whom the cache is not shared; remove it"
             raise CacheError(path, reason, errno.EPERM)
         extra = stat.S_IMODE(state.st_mode) & ~self.mode & _WRITABLE_BY_OTHERS
-        # behind a cache's directory that they cannot enter permissions mean nothing
+        # permissions below are irrelevant for users who cannot enter the cache's own directory
         if extra & (self.mode << 1 & _WRITABLE_BY_OTHERS):
-            reason = "others may write to this folder than to the cache; change its mode to that of the cache"
+            reason = "more users may write to this directory than to the cache; change its mode to that of the cache"
             raise CacheError(path, reason, errno.EPERM)
 
 
-class CacheFolder:
-    """A folder, open. Closed by `close` or at the end of its context.
+class CacheDirectory:
+    """An open directory, closed by `close` or at the end of its context.
 
     Args:
-        fd: of the folder, taken over.
-        path: of the folder, for messages.
-        access: of the cache; None outside caches, where nothing is checked.
+        fd: descriptor of the directory; this object owns it.
+        path: path of the directory, for messages.
+        access: permissions of the cache; None outside a cache, where nothing is checked.
 
     Raises:
         OSError: from every method, with the full path.
@@ -91,8 +91,8 @@ class CacheFolder:
 
     @classmethod
     def at(cls, path: str, access: CacheAccess | None = None) -> Self:
-        """Open a folder by its path, whose links are followed: a cache's own path is its user's choice."""
-        return cls(os.open(path, os.O_PATH | _FOLDER), path, access)
+        """Open a directory by path, following symbolic links: the user chooses the path of the cache."""
+        return cls(os.open(path, os.O_PATH | _DIRECTORY), path, access)
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +108,7 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Complete the path in a system error."""
+        """Add the full path to an OSError."""
         try:
             yield
         except OSError as error:
@@ -117,34 +117,34 @@ class CacheFolder:
                 error.filename2 = None
             raise
 
-    # --- folders
+    # --- directories
 
-    def inner(self, name: str, mode: int | None = None) -> CacheFolder:
-        """Open a folder in this one.
+    def subdirectory(self, name: str, mode: int | None = None) -> CacheDirectory:
+        """Open a directory in this one.
 
         Args:
-            name: of the folder.
-            mode: make it with these permissions, whatever the umask, if it is missing.
+            name: name of the directory.
+            mode: permissions, independent of the umask, for creating the directory if it is missing.
 
         Raises:
-            CacheError: it is not a folder, or not one of this cache.
+            CacheError: it is not a directory, or does not belong to this cache.
         """
         path = os.path.join(self.path, name)
         with self._named(name):
             is_new = False
             try:
                 try:
-                    fd = self._open_inner(name, os.O_PATH)
+                    fd = self._open_subdirectory(name, os.O_PATH)
                 except FileNotFoundError:
                     if mode is None:
                         raise
-                    is_new = self._make_folder(name)
-                    fd = self._open_inner(name, os.O_RDONLY if is_new else os.O_PATH)
+                    is_new = self._make_directory(name)
+                    fd = self._open_subdirectory(name, os.O_RDONLY if is_new else os.O_PATH)
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                    raise CacheError(path, "this is not a folder, remove it", errno.ENOTDIR) from error
+                    raise CacheError(path, "not a directory; remove it", errno.ENOTDIR) from error
                 raise
-            found = CacheFolder(fd, path, self._access)
+            found = CacheDirectory(fd, path, self._access)
             try:
                 if is_new and mode is not None:
                     os.fchmod(fd, mode)
@@ -155,10 +155,10 @@ class CacheFolder:
                 raise
             return found
 
-    def _open_inner(self, name: str, flags: int) -> int:
-        return os.open(name, flags | _FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
+    def _open_subdirectory(self, name: str, flags: int) -> int:
+        return os.open(name, flags | _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.fd)
 
-    def _make_folder(self, name: str) -> bool:
+    def _make_directory(self, name: str) -> bool:
         try:
             os.mkdir(name, 0o700, dir_fd=self.fd)
         except FileExistsError:
@@ -166,29 +166,32 @@ class CacheFolder:
         return True
 
     def names(self) -> list[str]:
-        """Return all names in this folder, sorted."""
+        """Return all names in this directory, sorted."""
         with self._named(""):
-            fd = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=self.fd)
+            fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=self.fd)
             try:
                 return sorted(os.listdir(fd))
             finally:
                 os.close(fd)
 
     def sync(self) -> None:
-        """Wait until the names in this folder are on the disk."""
+        """Wait until the names in this directory are on disk."""
         with self._named(""):
-            fd = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=self.fd)
+            fd = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=self.fd)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
 
     def state(self) -> os.stat_result:
-        """Return owner and mode of this folder."""
+        """Return owner and mode of this directory."""
         return os.fstat(self.fd)
 
     def time(self) -> float:
-        """Return the filesystem's time, in seconds since the epoch: clocks of nodes differ, and are not compared."""
+        """Return the time of the filesystem, in seconds since the epoch.
+
+        It serves all nodes, whose own clocks may differ.
+        """
         name = f".{secrets.token_hex(16)}"
         fd = self.create(name)
         try:
@@ -203,14 +206,14 @@ class CacheFolder:
         """Open a regular file.
 
         Raises:
-            NotAFile: it is something else.
+            NotAFile: it is not a regular file.
         """
         path = os.path.join(self.path, name)
         with self._named(name):
             try:
                 fd = os.open(name, flags | _FILE, dir_fd=self.fd)
             except OSError as error:
-                # a link; a directory that is to be written to; a socket, or a FIFO that nobody reads; no such device
+                # a link; a directory opened for writing; a socket, or a FIFO without a reader; no such device
                 if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV):
                     raise NotAFile(path) from error
                 raise
@@ -220,12 +223,12 @@ class CacheFolder:
             return fd
 
     def create(self, name: str, flags: int = os.O_RDWR) -> int:
-        """Create a file that only this user may open; raise FileExistsError where the name is taken."""
+        """Create a file that only this user may open. Raise FileExistsError if the name exists."""
         with self._named(name):
             return os.open(name, flags | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=self.fd)
 
     def lookup(self, name: str) -> os.stat_result | None:
-        """Return the state of what has a name, without following a link; None where nothing has it."""
+        """Return the state of a name without following a symbolic link; None if the name does not exist."""
         with self._named(name):
             try:
                 return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
@@ -233,7 +236,7 @@ class CacheFolder:
                 return None
 
     def read(self, name: str, max_size: int) -> tuple[bytes, os.stat_result] | None:
-        """Return content and state of a file; None where there is none, or one that is larger than ``max_size``."""
+        """Return content and state of a file; None if it is missing or larger than ``max_size``."""
         try:
             fd = self.open(name)
         except (FileNotFoundError, NotAFile):
@@ -248,31 +251,31 @@ class CacheFolder:
                 os.close(fd)
         return None if at > max_size or state.st_size > max_size else (b"".join(pieces), state)
 
-    def rename(self, name: str, folder: CacheFolder, new: str) -> None:
-        """Move what has a name into a folder, under a new name."""
+    def rename(self, name: str, directory: CacheDirectory, new: str) -> None:
+        """Move an entry into a directory under a new name."""
         with self._named(name):
-            os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=folder.fd)
+            os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=directory.fd)
 
-    def publish(self, name: str, folder: CacheFolder, new: str) -> None:
-        """Move a file into a folder as `rename` does; a directory that has the name there goes."""
+    def publish(self, name: str, directory: CacheDirectory, new: str) -> None:
+        """Move a file into a directory as `rename` does. A directory of the new name is removed first."""
         try:
-            self.rename(name, folder, new)
+            self.rename(name, directory, new)
         except IsADirectoryError:
-            folder.remove(new)
-            self.rename(name, folder, new)
+            directory.remove(new)
+            self.rename(name, directory, new)
 
     def link(self, name: str, new: str) -> None:
-        """Give a file of this folder a second name in it."""
+        """Create a second name for a file in this directory."""
         with self._named(new):
             os.link(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
 
     def touch(self, name: str) -> None:
-        """Note that a file was used."""
+        """Set the times of a file to now, to record its use."""
         with self._named(name):
             os.utime(name, dir_fd=self.fd, follow_symlinks=False)
 
     def unlink(self, name: str) -> bool:
-        """Remove a file; return whether it was there."""
+        """Remove a file, and return whether it existed."""
         with self._named(name):
             try:
                 os.unlink(name, dir_fd=self.fd)
@@ -281,7 +284,7 @@ class CacheFolder:
             return True
 
     def remove(self, name: str) -> None:
-        """Remove whatever has a name, a folder with all that is in it; nothing behind a link, no mounted filesystem."""
+        """Remove an entry, recursively if it is a directory. Symbolic links and mounted filesystems are left alone."""
         try:
             self.unlink(name)
         except (IsADirectoryError, PermissionError):
@@ -291,6 +294,6 @@ class CacheFolder:
                     raise OSError(number, os.strerror(number)) from None
 
     def remove_empty(self, name: str) -> None:
-        """Remove a folder of this one, if nothing is in it."""
+        """Remove a directory in this one if it is empty."""
         with self._named(name):
             os.rmdir(name, dir_fd=self.fd)

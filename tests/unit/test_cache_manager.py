@@ -96,7 +96,7 @@ def test_gc_spares_a_partial_blob_that_is_being_written(store: Store, cache: Cac
     assert os.path.exists(partial.data_path)
     partial.close()
     cache.collect(max_age_seconds=1)
-    assert not os.path.exists(partial.directory)
+    assert not os.path.exists(partial.path)
 
 
 def test_gc_removes_leftovers(store: Store, cache: CacheManager) -> None:
@@ -167,7 +167,7 @@ def test_removing_what_is_not_there_says_so(cache: CacheManager) -> None:
 
 
 def test_damaged_references_are_passed_over(store: Store, cache: CacheManager) -> None:
-    Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x")).keep(store.files)
+    Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x")).save(store.files)
     store.files.write(f"{store.root}/refs/broken", b"{")
     store.files.write(f"{store.root}/refs/foreign", b'{"reference": 1}')
     assert cache.images() == []
@@ -254,7 +254,7 @@ def test_verify_writes_a_damaged_seal_anew(store: Store, cache: CacheManager) ->
     assert cache.verify().is_sound
     blob = store.find(digest)
     assert blob is not None
-    assert blob.seal is not None
+    assert blob.metadata is not None
     blob.close()
 
 
@@ -267,7 +267,7 @@ def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: 
     partial = store.begin(digest, len(content), lock)
     for start in (0, 3000, 6000):
         partial.write(start, [content[start : start + 3000]])
-    flip(f"{partial.directory}/{name}")
+    flip(f"{partial.path}/{name}")
     assert cache.verify().is_sound, "somebody is writing it"
     partial.close()
     for dry_run in (True, False):
@@ -281,7 +281,7 @@ def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: 
 
 def test_verify_removes_damaged_references(store: Store, cache: CacheManager) -> None:
     ref = Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x"))
-    ref.keep(store.files)
+    ref.save(store.files)
     flip(f"{store.root}/refs/{ref.name}")
     for dry_run in (True, False):
         assert cache.verify(dry_run=dry_run).corrupt_refs == [ref.name]

@@ -22,7 +22,7 @@ from fastpull.cache.locking.shared_semaphore import SharedSemaphore
 from fastpull.cache.store import Store
 
 async def hold():
-    async with SharedSemaphore(Store(sys.argv[1]).slot, 2, ThreadPoolExecutor(1)).hold():
+    async with SharedSemaphore(Store(sys.argv[1]).connection_permit, 2, ThreadPoolExecutor(1)).hold():
         print("held", flush=True)
         await asyncio.sleep(100)
 
@@ -31,7 +31,7 @@ asyncio.run(hold())
 
 
 async def test_no_more_than_the_places_are_held_at_once(tmp_path: Path) -> None:
-    slots = SharedSemaphore(Store(str(tmp_path)).slot, 3, EXECUTOR)
+    slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 3, EXECUTOR)
     now, most = 0, 0
 
     async def work() -> None:
@@ -49,7 +49,7 @@ async def test_no_more_than_the_places_are_held_at_once(tmp_path: Path) -> None:
 
 
 async def test_other_processes_count_and_the_dead_do_not(tmp_path: Path) -> None:
-    slots = SharedSemaphore(Store(str(tmp_path)).slot, 2, EXECUTOR)
+    slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
     holders = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", HOLDER, str(tmp_path), stdout=asyncio.subprocess.PIPE
@@ -73,7 +73,7 @@ async def test_other_processes_count_and_the_dead_do_not(tmp_path: Path) -> None
 
 
 async def test_a_place_is_given_back_when_its_holder_is_cancelled(tmp_path: Path) -> None:
-    slots = SharedSemaphore(Store(str(tmp_path)).slot, 1, EXECUTOR)
+    slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 1, EXECUTOR)
 
     async def hold() -> None:
         async with slots.hold():
@@ -106,9 +106,9 @@ async def test_tasks_that_wait_look_together_and_ever_more_seldom(
 ) -> None:
     """A thousand waiting tasks cost the server as much as one."""
     store = Store(str(tmp_path))
-    others = [store.slot(number) for number in range(4)]
+    others = [store.connection_permit(number) for number in range(4)]
     assert all(lock.try_acquire() for lock in others)
-    probes, slots = Probes(monkeypatch), SharedSemaphore(store.slot, 4, EXECUTOR)
+    probes, slots = Probes(monkeypatch), SharedSemaphore(store.connection_permit, 4, EXECUTOR)
     waiting = [asyncio.create_task(slots.hold().__aenter__()) for _ in range(1000)]
     await asyncio.sleep(2.5)
     assert 3 <= probes.count <= 12, "pauses of 50 ms, 100 ms, 200 ms and so on, less the jitter"
@@ -122,7 +122,7 @@ async def test_tasks_that_wait_look_together_and_ever_more_seldom(
 
 
 async def test_a_permit_goes_from_range_to_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probes, slots = Probes(monkeypatch), SharedSemaphore(Store(str(tmp_path)).slot, 2, EXECUTOR)
+    probes, slots = Probes(monkeypatch), SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
     for _ in range(100):
         async with slots.hold():
             await asyncio.sleep(0)
@@ -133,7 +133,7 @@ async def test_a_permit_goes_from_range_to_range(tmp_path: Path, monkeypatch: py
 
 async def test_a_permit_that_nobody_wants_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastpull.cache.locking.shared_semaphore._IDLE_SECONDS", 0.05)
-    slots = SharedSemaphore(Store(str(tmp_path)).slot, 1, EXECUTOR)
+    slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 1, EXECUTOR)
     async with slots.hold():
         pass
     async with asyncio.timeout(5):
@@ -147,7 +147,7 @@ async def test_a_permit_that_nobody_wants_is_given_back(tmp_path: Path, monkeypa
 async def test_other_processes_get_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastpull.cache.locking.shared_semaphore._TURN_SECONDS", 0.1)
     store = Store(str(tmp_path))
-    busy, other = (SharedSemaphore(store.slot, 1, EXECUTOR) for _ in range(2))
+    busy, other = (SharedSemaphore(store.connection_permit, 1, EXECUTOR) for _ in range(2))
 
     async def work() -> None:
         while True:
@@ -165,7 +165,7 @@ async def test_other_processes_get_their_turn(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_an_error_reaches_a_task_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slots = SharedSemaphore(Store(str(tmp_path)).slot, 2, EXECUTOR)
+    slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
 
     def fail(_: FileLock) -> bool:
         raise OSError("no")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastpull.cache.partial.blob import Partial
+from fastpull.cache.partial.blob import PartialBlob
 from fastpull.cache.partial.journal import Record, parse_records
 from fastpull.cache.store import Store
 from fastpull.concurrency.threads import Aborted
@@ -23,13 +23,13 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "cache"))
 
 
-def begin(store: Store, size: int = len(CONTENT)) -> Partial:
+def begin(store: Store, size: int = len(CONTENT)) -> PartialBlob:
     lock = store.lock(DIGEST)
     assert lock.try_acquire()
     return store.begin(DIGEST, size, lock)
 
 
-def read_all(partial: Partial) -> bytes:
+def read_all(partial: PartialBlob) -> bytes:
     found, buffer = b"", memoryview(bytearray(7_777))
     while size := partial.readinto(buffer, len(found)):
         found += buffer[:size]
@@ -117,7 +117,7 @@ def test_a_copy_that_is_stopped_leaves_what_was_there(store: Store) -> None:
     with pytest.raises(Aborted):
         store.begin(DIGEST, len(CONTENT), lock, lambda: True)
     assert not lock.held
-    assert sorted(os.listdir(first.directory)) == ["data", "journal"]
+    assert sorted(os.listdir(first.path)) == ["data", "journal"]
     assert os.stat(first.data_path).st_uid == 65534
     begin(store).close()
 
@@ -160,7 +160,7 @@ def test_a_range_that_the_disk_lost_is_fetched_again(store: Store) -> None:
 def test_records_beyond_the_blob_are_not_believed(store: Store) -> None:
     first = begin(store)
     first.close()
-    os.makedirs(first.directory, exist_ok=True)
+    os.makedirs(first.path, exist_ok=True)
     with open(first.journal_path, "wb") as journal:
         journal.write(Record(99_990, 20, 1).to_bytes() + Record(0, 1 << 63, 1).to_bytes())
     assert begin(store).resumed == 0
@@ -266,14 +266,14 @@ def test_what_a_silent_owner_left_is_taken_over_whatever_of_it_there_is(store: S
     earlier.write(0, [CONTENT[:40_000]])
     earlier.close()
     for name in {"data", "journal"} - set(left):
-        os.unlink(f"{earlier.directory}/{name}")
-    before = {name: os.stat(f"{earlier.directory}/{name}").st_ino for name in left}
+        os.unlink(f"{earlier.path}/{name}")
+    before = {name: os.stat(f"{earlier.path}/{name}").st_ino for name in left}
     lock = store.lock(DIGEST)
     assert lock.try_acquire()
     lock.is_suspect = True  # as after a lease has run out
     partial = store.begin(DIGEST, len(CONTENT), lock)
     assert partial.resumed == (40_000 if len(left) == 2 else 0)
-    after = {name: os.stat(f"{partial.directory}/{name}").st_ino for name in left}
+    after = {name: os.stat(f"{partial.path}/{name}").st_ino for name in left}
     assert all(after[name] != before[name] for name in left), "somebody may still write to what there was"
     for start, stop in partial.gaps():
         partial.write(start, [CONTENT[start:stop]])
