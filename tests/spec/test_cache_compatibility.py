@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fastpull import CacheManager, Client, Directory, Holder
-from fastpull.cache.images.pins import Pins
+from fastpull import Client, Directory
+from fastpull.cache.images.pins import Holder, Pins
 from fastpull.cache.images.store import ImageStore
+from fastpull.cache.maintenance.manager import CacheManager
 from fastpull.cache.refs import Ref
 from fastpull.cache.store import Store
 from fastpull.config.settings import Settings
