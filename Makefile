@@ -34,6 +34,7 @@ lint: $(VENV)/ready-dev  ## check style and types
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/mypy examples
+	$(RUN)/stubtest fastpull.native._native --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allowlist.txt
 	PATH="$(CURDIR)/$(RUN):$$PATH" $(RUN)/cython-lint native
 
 format: $(VENV)/ready-dev  ## bring the code into the style

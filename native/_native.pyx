@@ -1,21 +1,25 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: freethreading_compatible=True
-"""The native tar stage: what is done per byte and per file, without the GIL.
+"""The native module: the work per byte and per file, without the GIL.
 
 The parts, in the order of the data:
 
-    buffers.pxi    growable C arrays
-    entries.pxi    EntryTable: one row per tar entry, in columns
-    fields.pxi     numbers, pax records and paths, as tar spells them
-    scanner.pxi    Scanner: chunks of a tar stream -> rows of an EntryTable, and Spans of payload in the chunk
-    files.pxi      FileWriter: chunk + Spans -> files below a directory descriptor
-    blocks.pxi     BlockCutter: chunk + Spans -> squashfs blocks and tails in memory
-    payload.pxi    PayloadWriter: chunk + Spans -> one file with the payload of all entries
-    fingerprints.pxi     Fingerprints: what content is there already
-    system.pxi     system calls that Python lacks
+    buffers.pxi        growable C arrays
+    entries.pxi        EntryTable: one row per tar entry, stored in columns
+    fields.pxi         numbers, strings and paths of tar headers
+    scanner.pxi        Scanner: chunks of a tar stream -> rows of an EntryTable, and Spans of payload in the chunk
+        headers.pxi    a tar header -> a row
+        pax.pxi        records of extended headers
+        sparse.pxi     maps of sparse files
+        spans.pxi      Spans: the payload in a chunk
+    files.pxi          FileWriter: chunk + Spans -> files below a directory descriptor
+    blocks.pxi         BlockCutter: chunk + Spans -> squashfs blocks and tail-ends in memory
+    payload.pxi        PayloadWriter: chunk + Spans -> one file with the payload of all entries
+    fingerprints.pxi   Fingerprints: an ordered set of content fingerprints
+    system.pxi         system calls that Python lacks
 
-A chunk is scanned and written in two calls, whatever number of files it holds. Nothing here raises for what a layer
-holds or the system answers: functions return fault codes and errno values, and Python makes errors of them.
+A chunk is scanned in one call and written in a second one, whatever number of files it holds. No function raises for
+the content of a layer or for an answer of the system: functions return fault codes and errno values, and Python raises.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -31,7 +35,11 @@ from os import urandom
 include "buffers.pxi"
 include "entries.pxi"
 include "fields.pxi"
+include "pax.pxi"
+include "spans.pxi"
 include "scanner.pxi"
+include "headers.pxi"
+include "sparse.pxi"
 include "files.pxi"
 include "blocks.pxi"
 include "payload.pxi"

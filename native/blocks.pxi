@@ -2,6 +2,7 @@
 # gives and takes away, tails and small files apart, zero blocks as holes.
 
 cdef enum:
+    # fastpull.native.codes.CutResult
     CUT_DONE = 0
     CUT_FULL = 1
     CUT_TOO_LARGE = 2

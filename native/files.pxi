@@ -30,7 +30,7 @@ cdef extern from "unistd.h" nogil:
     gid_t getegid()
 
 cdef enum:
-    # fastpull.native.layer_scanner.Placement
+    # fastpull.native.codes.Placement
     PLACE_NONE = 0
     PLACE_PATH = 1
     PLACE_SPOOL = 2

@@ -1,6 +1,6 @@
-"""Types of the native stage; its sources, with the contracts, are in ``native/``."""
+"""Types of the native module; the contracts are in its sources, in ``native/``."""
 
-from typing import TypeAlias, final
+from typing import Self, TypeAlias, final
 
 _Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -15,11 +15,11 @@ class EntryTable:
 @final
 class Spans:
     def __len__(self) -> int: ...
-    def __getitem__(self, number: int) -> tuple[int, int, int, int, int]: ...
+    def __getitem__(self, number: int, /) -> tuple[int, int, int, int, int]: ...
 
 @final
 class Scanner:
-    def __init__(self, max_content: int = ...) -> None: ...
+    def __new__(cls, max_content: int = ...) -> Self: ...
     @property
     def entries(self) -> EntryTable: ...
     @property
@@ -35,8 +35,8 @@ class Scanner:
 
 @final
 class FileWriter:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         entries: EntryTable,
         root_fd: int,
         spool_fd: int,
@@ -45,7 +45,7 @@ class FileWriter:
         mode_and: int,
         mode_or: int,
         wanted: _Buffer | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def failed(self) -> int: ...
     def write(self, chunk: _Buffer, spans: Spans) -> int: ...
@@ -54,14 +54,14 @@ class FileWriter:
 
 @final
 class BlockCutter:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         entries: EntryTable,
         block_size: int,
         tails_apart: bool,
         buffer: bytearray,
         wanted: _Buffer | None = None,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def failed(self) -> int: ...
     @property
@@ -73,7 +73,7 @@ class BlockCutter:
 
 @final
 class PayloadWriter:
-    def __init__(self, entries: EntryTable, fd: int, wanted: _Buffer | None = None) -> None: ...
+    def __new__(cls, entries: EntryTable, fd: int, wanted: _Buffer | None = None) -> Self: ...
     @property
     def failed(self) -> int: ...
     def write(self, chunk: _Buffer, spans: Spans) -> int: ...
@@ -82,9 +82,9 @@ class PayloadWriter:
 
 @final
 class Fingerprints:
-    def __init__(self) -> None: ...
+    def __new__(cls) -> Self: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, number: int) -> bytes: ...
+    def __getitem__(self, number: int, /) -> bytes: ...
     def find(self, fingerprint: bytes) -> int: ...
     def add(self, fingerprint: bytes) -> int: ...
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from fastpull.native.codes import CutResult, SpanFlag
+
 if TYPE_CHECKING:
     from fastpull.native.pure.entry_table import EntryTable, Spans
 
-_FIRST, _LAST = 1, 2
-_DONE, _FULL, _TOO_LARGE = 0, 1, 2
 _MAX_BLOCKS = 1 << 24
 
 
@@ -47,33 +47,33 @@ class BlockCutter:
         data, block_size = memoryview(chunk), self._block_size
         for entry, chunk_offset, length, offset, flags in list(spans)[self._next :]:
             self.failed = entry
-            if flags & _FIRST and not self._position:
+            if flags & SpanFlag.FIRST and not self._position:
                 if self._entries.rows[entry].size // block_size >= _MAX_BLOCKS:
-                    return _TOO_LARGE
+                    return CutResult.TOO_LARGE
                 self._firsts.extend([self._count] * (entry + 1 - len(self._firsts)))
             if self._position < offset + length:
                 self._content += bytes(offset - self._position) + data[chunk_offset : chunk_offset + length]
                 self._position = offset + length
             size = self._entries.rows[entry].size
-            if flags & _LAST and self._position < size:
+            if flags & SpanFlag.LAST and self._position < size:
                 self._content += bytes(size - self._position)
                 self._position = size
             skipping = self._wanted[entry : entry + 1] == b"\0"
             while len(self._content) >= block_size:
                 if not self._put_block(block_size, skipping):
-                    return _FULL
-            if flags & _LAST:
+                    return CutResult.FULL
+            if flags & SpanFlag.LAST:
                 if self._content and self._tails_apart:
                     self._tail_entries.append(entry)
                     self._tail_lengths.append(len(self._content))
                     self._tails += self._content
                     self._content.clear()
                 elif self._content and not self._put_block(len(self._content), skipping):
-                    return _FULL
+                    return CutResult.FULL
                 self._position = 0
             self._next += 1
         self._next = 0
-        return _DONE
+        return CutResult.DONE
 
     def take(self, buffer: bytearray) -> bytes:
         """Goes on in another buffer; returns the lengths of the blocks in the one before."""

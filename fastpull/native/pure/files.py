@@ -7,11 +7,11 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from fastpull.native.codes import Placement, SpanFlag
+
 if TYPE_CHECKING:
     from fastpull.native.pure.entry_table import EntryTable, Spans
 
-_FIRST, _LAST = 1, 2
-_PATH, _SPOOL = 1, 2
 _MAX_DEPTH = 64
 _TAKEN = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,13 +51,13 @@ class FileWriter:
             if self._wanted[entry : entry + 1] == b"\0":
                 continue
             try:
-                if flags & _FIRST:
+                if flags & SpanFlag.FIRST:
                     self._begin(entry)
                 done = 0
                 while done < length:
                     piece = data[chunk_offset + done : chunk_offset + length]
                     done += os.pwrite(self._fd, piece, offset + done)
-                if flags & _LAST:
+                if flags & SpanFlag.LAST:
                     self._end(entry)
             except OSError as error:
                 self.failed = entry
@@ -75,13 +75,13 @@ class FileWriter:
         return bytes(self._places)
 
     def _begin(self, entry: int) -> None:
-        place = _PATH
+        place = Placement.PATH
         try:
             self._fd = self._open_at_path(self._entries.path(entry))
         except OSError as error:
             if error.errno not in _TAKEN:
                 raise
-            place = _SPOOL
+            place = Placement.SPOOL
             self._fd = os.open(f"{self._layer}.{entry}", _NEW, 0o600, dir_fd=self._spool_fd)
         self._places += bytes(entry - len(self._places)) + bytes([place])
 

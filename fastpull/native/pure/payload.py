@@ -7,10 +7,11 @@ import os
 from array import array
 from typing import TYPE_CHECKING
 
+from fastpull.native.codes import SpanFlag
+
 if TYPE_CHECKING:
     from fastpull.native.pure.entry_table import EntryTable, Spans
 
-_FIRST, _LAST = 1, 2
 _MAX_OFFSET = (1 << 63) - 1
 
 
@@ -34,7 +35,7 @@ class PayloadWriter:
                 continue
             self.failed = entry
             try:
-                if flags & _FIRST:
+                if flags & SpanFlag.FIRST:
                     self._begin(entry)
                 at, done = self._starts[entry] + offset, 0
                 if length:
@@ -42,7 +43,7 @@ class PayloadWriter:
                     self._at = at + length
                 while done < length:
                     done += os.pwrite(self._fd, data[chunk_offset + done : chunk_offset + length], at + done)
-                if flags & _LAST and self._at != self._end:
+                if flags & SpanFlag.LAST and self._at != self._end:
                     self._pass_hole(self._end)
                     os.ftruncate(self._fd, self._end)
             except OSError as error:

@@ -8,41 +8,40 @@ from typing import NoReturn
 
 from fastpull.layers.entry import Entry, EntryType
 from fastpull.layers.faults import Fault
+from fastpull.native.codes import SpanFlag
 from fastpull.native.pure.entry_table import EntryTable, Spans
 from fastpull.native.pure.fields import (
-    _BLOCK,
-    _MAX_ID,
-    _MAX_INT64,
-    _NUMBERS,
-    _TIMES_AND_IDS,
-    _TYPES,
-    _Bad,
-    _checksum_fits,
-    _decimal,
-    _link_of,
-    _long_name,
-    _names,
-    _normalised,
-    _number,
-    _seconds,
+    BLOCK,
+    ENTRY_TYPES,
+    MAX_ID,
+    MAX_INT64,
+    NUMBER_FIELDS,
+    TIMES_AND_IDS,
+    ScanFault,
+    checksum_fits,
+    choose_names,
+    link_target,
+    normalised,
+    parse_decimal,
+    parse_long_name,
+    parse_number,
+    parse_seconds,
 )
-from fastpull.native.pure.pax import _MAX_EXTENSION, _check_xattrs, _Extended, _read_pax
+from fastpull.native.pure.pax import MAX_EXTENSION, Extended, check_xattrs, parse_pax
 from fastpull.native.pure.sparse import (
-    _check_segments,
-    _is_whole_map,
-    _layout,
-    _lines_of_numbers,
-    _old_segments,
-    _SparseLayout,
+    SparseLayout,
+    check_segments,
+    choose_layout,
+    is_whole_map,
+    parse_old_segments,
+    read_map_lines,
 )
-
-_FIRST, _LAST = 1, 2
 
 
 class Scanner:
     """Scans one layer; see ``native/scanner.pxi`` for the contract."""
 
-    def __init__(self, max_content: int = _MAX_INT64) -> None:
+    def __init__(self, max_content: int = MAX_INT64) -> None:
         self.entries = EntryTable()
         self.content = 0
         self._max_content = max_content
@@ -64,7 +63,7 @@ class Scanner:
         if self._fault is Fault.NONE and len(chunk):
             try:
                 self._parser.send(memoryview(chunk))
-            except _Bad as bad:
+            except ScanFault as bad:
                 self._fault, self.culprit = bad.fault, bad.culprit
         return self._fault
 
@@ -95,35 +94,35 @@ class Scanner:
         return bytes(taken)
 
     def _parse(self) -> Generator[None, memoryview, None]:
-        self._extended = _Extended()
+        self._extended = Extended()
         while True:
             self._may_end = True
             yield from self._more()
             self.offset = self._position
-            header = yield from self._take(_BLOCK)
+            header = yield from self._take(BLOCK)
             if not any(header):
                 break
-            if not _checksum_fits(header):
-                raise _Bad(Fault.CHECKSUM)
-            size = _number(header[124:136])
+            if not checksum_fits(header):
+                raise ScanFault(Fault.CHECKSUM)
+            size = parse_number(header[124:136])
             if size < 0:
-                raise _Bad(Fault.NUMBER)
+                raise ScanFault(Fault.NUMBER)
             flag = header[156:157]
             if flag in (b"x", b"g", b"L", b"K"):
                 yield from self._extension(header, flag, size)
             else:
                 yield from self._entry(header, flag, size)
-                self._extended = _Extended()
+                self._extended = Extended()
         if self._extended.pending:
-            raise _Bad(Fault.EXTENSION_DANGLING)
+            raise ScanFault(Fault.EXTENSION_DANGLING)
         self._may_end = True
-        if any((yield from self._take(_BLOCK))):
-            raise _Bad(Fault.LONE_ZERO_BLOCK)
+        if any((yield from self._take(BLOCK))):
+            raise ScanFault(Fault.LONE_ZERO_BLOCK)
         while True:
             self._may_end = True
             yield from self._more()
             if any(self._chunk):
-                raise _Bad(Fault.AFTER_END)
+                raise ScanFault(Fault.AFTER_END)
             self._chunk = memoryview(b"")
 
     # --- extended headers
@@ -137,35 +136,35 @@ class Scanner:
             b"g": known.pending or None,
         }
         if repeated[flag] is not None:
-            raise _Bad(Fault.EXTENSION_REPEATED)
-        for start, end in _NUMBERS:
-            _number(header[start:end])
-        if size > _MAX_EXTENSION:
-            raise _Bad(Fault.EXTENSION_SIZE)
+            raise ScanFault(Fault.EXTENSION_REPEATED)
+        for start, end in NUMBER_FIELDS:
+            parse_number(header[start:end])
+        if size > MAX_EXTENSION:
+            raise ScanFault(Fault.EXTENSION_SIZE)
         body = yield from self._take(size)
         if flag == b"x":
             known.pax = {}
-            _read_pax(body, known.pax, known)
+            parse_pax(body, known.pax, known)
         elif flag == b"g":
-            _read_pax(body, self._common, None)
+            parse_pax(body, self._common, None)
         elif flag == b"L":
-            known.long_path = _long_name(body)
+            known.long_path = parse_long_name(body)
         else:
-            known.long_link = _long_name(body)
-        yield from self._take(-size % _BLOCK)
+            known.long_link = parse_long_name(body)
+        yield from self._take(-size % BLOCK)
 
     # --- entries
 
     def _entry(self, header: bytes, flag: bytes, size: int) -> Generator[None, memoryview, None]:
         known, pax = self._extended, self._extended.pax or {}
-        path, link = _names(header, known)
+        path, link = choose_names(header, known)
         if not path:
-            raise _Bad(Fault.EMPTY_PATH)
+            raise ScanFault(Fault.EMPTY_PATH)
 
         def fail(fault: Fault) -> NoReturn:
-            raise _Bad(fault, path)
+            raise ScanFault(fault, path)
 
-        kind = _TYPES.get(flag)
+        kind = ENTRY_TYPES.get(flag)
         slash = path.endswith(b"/")
         if flag == b"\0":
             kind = EntryType.DIRECTORY if slash else EntryType.FILE
@@ -173,17 +172,17 @@ class Scanner:
             fail(Fault.TYPEFLAG)
         if kind is EntryType.FILE and slash:
             fail(Fault.TRAILING_SLASH)
-        size = _decimal(pax[b"size"]) if b"size" in pax else size
+        size = parse_decimal(pax[b"size"]) if b"size" in pax else size
         if kind is not EntryType.FILE and size and (kind is not EntryType.HARDLINK or b"size" in pax):
             fail(Fault.SIZE_OF_TYPE)
         if kind is not EntryType.FILE and known.sparse:
             fail(Fault.SPARSE)
         try:
             entry = self._attributes(header, kind, pax)
-            entry = replace(entry, path=_normalised(path), linkname=_link_of(kind, link))
-            _check_xattrs(known.xattrs)
-            layout = _layout(header, flag, size, known.sparse)
-        except _Bad as bad:
+            entry = replace(entry, path=normalised(path), linkname=link_target(kind, link))
+            check_xattrs(known.xattrs)
+            layout = choose_layout(header, flag, size, known.sparse)
+        except ScanFault as bad:
             fail(bad.fault)
         if kind is not EntryType.FILE:
             self.entries.rows.append(entry)
@@ -194,33 +193,33 @@ class Scanner:
         self.entries.rows.append(replace(entry, size=layout.real_size))
         yield from self._file(layout, size)
 
-    def _file(self, layout: _SparseLayout, size: int) -> Generator[None, memoryview, None]:
+    def _file(self, layout: SparseLayout, size: int) -> Generator[None, memoryview, None]:
         segments = layout.segments
         if layout.goes_on:
             segments += yield from self._old_sparse_blocks()
         if layout.in_payload:
             segments, used = yield from self._sparse_map(size)
             size -= used
-        _check_segments(segments, layout.real_size, size)
+        check_segments(segments, layout.real_size, size)
         yield from self._payload(segments, size)
-        yield from self._take(-size % _BLOCK)
+        yield from self._take(-size % BLOCK)
 
     def _attributes(self, header: bytes, kind: EntryType, pax: dict[bytes, bytes]) -> Entry:
-        mode, found, device = _number(header[100:108]) & 0o7777, {}, (0, 0)
+        mode, found, device = parse_number(header[100:108]) & 0o7777, {}, (0, 0)
         for key, start, end in ((b"uid", 108, 116), (b"gid", 116, 124), (b"mtime", 136, 148)):
-            value = _number(header[start:end])
+            value = parse_number(header[start:end])
             said = pax.get(key, self._common.get(key)) if key in pax else self._common.get(key)
             if said:
-                value = _seconds(said) if key == b"mtime" else _decimal(said)
+                value = parse_seconds(said) if key == b"mtime" else parse_decimal(said)
             found[key] = value
-        if not (0 <= found[b"uid"] <= _MAX_ID and 0 <= found[b"gid"] <= _MAX_ID):
-            raise _Bad(Fault.ID_RANGE)
-        major, minor = _number(header[329:337]), _number(header[337:345])
+        if not (0 <= found[b"uid"] <= MAX_ID and 0 <= found[b"gid"] <= MAX_ID):
+            raise ScanFault(Fault.ID_RANGE)
+        major, minor = parse_number(header[329:337]), parse_number(header[337:345])
         if kind in (EntryType.CHAR, EntryType.BLOCK) and header[257:262] == b"ustar":
             if not (0 <= major <= 0xFFF and 0 <= minor <= 0xFFFFF):
-                raise _Bad(Fault.DEVICE_RANGE)
+                raise ScanFault(Fault.DEVICE_RANGE)
             device = (major, minor)
-        uid, gid, mtime = (found[key] for key in _TIMES_AND_IDS)
+        uid, gid, mtime = (found[key] for key in TIMES_AND_IDS)
         return Entry(b"", kind, mode, uid, gid, mtime, device=device, xattrs=tuple(self._extended.xattrs))
 
     # --- sparse maps that stand in the payload
@@ -229,11 +228,11 @@ class Scanner:
         found: list[tuple[int, int]] = []
         total = 0
         while True:
-            block = yield from self._take(_BLOCK)
-            total += _BLOCK
-            if total > _MAX_EXTENSION:
-                raise _Bad(Fault.EXTENSION_SIZE)
-            found += _old_segments(block, 21)
+            block = yield from self._take(BLOCK)
+            total += BLOCK
+            if total > MAX_EXTENSION:
+                raise ScanFault(Fault.EXTENSION_SIZE)
+            found += parse_old_segments(block, 21)
             if not block[504]:
                 return found
 
@@ -241,20 +240,20 @@ class Scanner:
         numbers: list[int] = []
         rest, used = b"", 0
         while True:
-            block = yield from self._take(_BLOCK)
-            used += _BLOCK
-            if used > _MAX_EXTENSION:
-                raise _Bad(Fault.EXTENSION_SIZE)
+            block = yield from self._take(BLOCK)
+            used += BLOCK
+            if used > MAX_EXTENSION:
+                raise ScanFault(Fault.EXTENSION_SIZE)
             if used > size:
-                raise _Bad(Fault.SPARSE)
-            rest = _lines_of_numbers(rest + block, numbers)
-            if _is_whole_map(numbers):
+                raise ScanFault(Fault.SPARSE)
+            rest = read_map_lines(rest + block, numbers)
+            if is_whole_map(numbers):
                 return list(zip(numbers[1::2], numbers[2::2], strict=True)), used
 
     def _payload(self, segments: list[tuple[int, int]], size: int) -> Generator[None, memoryview, None]:
-        entry, flags, left = len(self.entries) - 1, _FIRST, size
+        entry, flags, left = len(self.entries) - 1, int(SpanFlag.FIRST), size
         if not size:
-            self.spans.append((entry, self._fed - len(self._chunk), 0, 0, _FIRST | _LAST))
+            self.spans.append((entry, self._fed - len(self._chunk), 0, 0, SpanFlag.FIRST | SpanFlag.LAST))
         for offset, length in segments:
             done = 0
             while done < length:
@@ -266,7 +265,7 @@ class Scanner:
                     self._fed - len(self._chunk),
                     take,
                     offset + done,
-                    flags | (0 if left else _LAST),
+                    flags | (0 if left else SpanFlag.LAST),
                 )
                 self.spans.append(span)
                 yield from self._take(take)

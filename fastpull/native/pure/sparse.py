@@ -1,40 +1,39 @@
-"""Sparse files: the maps of old GNU headers and of pax records."""
+"""Maps of sparse files; the counterpart of ``native/sparse.pxi``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from fastpull.layers.faults import Fault
-from fastpull.native.pure.fields import _BLOCK, _Bad, _number
-from fastpull.native.pure.pax import _MAX_EXTENSION, _sparse_number
-
-# --- sparse files
+from fastpull.native.pure.fields import BLOCK, ScanFault, parse_number
+from fastpull.native.pure.pax import MAX_EXTENSION, parse_sparse_number
 
 
 def _old_sparse(header: bytes) -> tuple[int, list[tuple[int, int]]]:
     try:
-        real_size = _number(header[483:495])
-    except _Bad:
-        raise _Bad(Fault.SPARSE) from None
+        real_size = parse_number(header[483:495])
+    except ScanFault:
+        raise ScanFault(Fault.SPARSE) from None
     if real_size < 0:
-        raise _Bad(Fault.SPARSE)
-    return real_size, _old_segments(header[386:], 4)
+        raise ScanFault(Fault.SPARSE)
+    return real_size, parse_old_segments(header[386:], 4)
 
 
-def _old_segments(items: bytes, count: int) -> list[tuple[int, int]]:
+def parse_old_segments(items: bytes, count: int) -> list[tuple[int, int]]:
+    """Return the segments in the slots of an old GNU header or of its extension block."""
     found = []
     for start in range(0, count * 24, 24):
         if not items[start]:
             break
         try:
-            found.append((_number(items[start : start + 12]), _number(items[start + 12 : start + 24])))
-        except _Bad:
-            raise _Bad(Fault.SPARSE) from None
+            found.append((parse_number(items[start : start + 12]), parse_number(items[start + 12 : start + 24])))
+        except ScanFault:
+            raise ScanFault(Fault.SPARSE) from None
     return found
 
 
 @dataclass(slots=True)
-class _SparseLayout:
+class SparseLayout:
     """Where the stored bytes of a file belong.
 
     Attributes:
@@ -50,64 +49,67 @@ class _SparseLayout:
     in_payload: bool = False
 
 
-def _layout(header: bytes, flag: bytes, size: int, records: list[tuple[bytes, bytes]]) -> _SparseLayout:
+def choose_layout(header: bytes, flag: bytes, size: int, records: list[tuple[bytes, bytes]]) -> SparseLayout:
+    """Return the layout of a file's payload."""
     if flag == b"S":
         if records or header[257:265] != b"ustar  \0":
-            raise _Bad(Fault.SPARSE)
+            raise ScanFault(Fault.SPARSE)
         real_size, segments = _old_sparse(header)
-        return _SparseLayout(real_size, segments, goes_on=bool(header[482]))
+        return SparseLayout(real_size, segments, goes_on=bool(header[482]))
     if records and header[257:263] != b"ustar\0":
-        raise _Bad(Fault.SPARSE)
-    return _pax_sparse(records) if records else _SparseLayout(size, [(0, size)])
+        raise ScanFault(Fault.SPARSE)
+    return _pax_sparse(records) if records else SparseLayout(size, [(0, size)])
 
 
-def _pax_sparse(records: list[tuple[bytes, bytes]]) -> _SparseLayout:
+def _pax_sparse(records: list[tuple[bytes, bytes]]) -> SparseLayout:
     last = dict(records)
     sizes = [int(value) for key, value in records if key in (b"size", b"realsize")]
     offsets = [int(value) for key, value in records if key == b"offset"]
     lengths = [int(value) for key, value in records if key == b"numbytes"]
     if not sizes:
-        raise _Bad(Fault.SPARSE)
+        raise ScanFault(Fault.SPARSE)
     if b"major" in last or b"minor" in last:
         if (int(last.get(b"major", -1)), int(last.get(b"minor", -1))) != (1, 0) or offsets or b"map" in last:
-            raise _Bad(Fault.SPARSE)
-        return _SparseLayout(sizes[-1], [], in_payload=True)
+            raise ScanFault(Fault.SPARSE)
+        return SparseLayout(sizes[-1], [], in_payload=True)
     if b"map" in last:
         numbers = [int(number) for number in last[b"map"].split(b",") if number]
         offsets, lengths = numbers[::2], numbers[1::2]
     if not offsets:
-        raise _Bad(Fault.SPARSE)
+        raise ScanFault(Fault.SPARSE)
     if b"numblocks" in last and int(last[b"numblocks"]) != len(offsets):
-        raise _Bad(Fault.SPARSE)
-    return _SparseLayout(sizes[-1], list(zip(offsets, lengths, strict=True)))
+        raise ScanFault(Fault.SPARSE)
+    return SparseLayout(sizes[-1], list(zip(offsets, lengths, strict=True)))
 
 
-def _is_whole_map(numbers: list[int]) -> bool:
+def is_whole_map(numbers: list[int]) -> bool:
+    """Return whether all numbers of a 1.0 map have been read."""
     return bool(numbers) and len(numbers) == 1 + 2 * numbers[0]
 
 
-def _lines_of_numbers(text: bytes, numbers: list[int]) -> bytes:
-    """Adds the next numbers of a 1.0 map, of which the first counts the pairs; returns the line that goes on."""
+def read_map_lines(text: bytes, numbers: list[int]) -> bytes:
+    """Append the next numbers of a 1.0 map; return the start of the line that is still incomplete."""
     *lines, rest = text.split(b"\n")
     for line in lines:
-        if _is_whole_map(numbers):
+        if is_whole_map(numbers):
             return b""
-        numbers.append(_sparse_number(line))
-        if numbers[0] > _MAX_EXTENSION:
-            raise _Bad(Fault.EXTENSION_SIZE)
-    if not _is_whole_map(numbers) and rest.strip(b"0123456789"):
-        raise _Bad(Fault.SPARSE)
+        numbers.append(parse_sparse_number(line))
+        if numbers[0] > MAX_EXTENSION:
+            raise ScanFault(Fault.EXTENSION_SIZE)
+    if not is_whole_map(numbers) and rest.strip(b"0123456789"):
+        raise ScanFault(Fault.SPARSE)
     return rest
 
 
-def _check_segments(segments: list[tuple[int, int]], real_size: int, stored: int) -> None:
+def check_segments(segments: list[tuple[int, int]], real_size: int, stored: int) -> None:
+    """Refuse segments that overlap, exceed the file or do not add up to the stored bytes."""
     end = 0
     for offset, length in segments:
         if offset < end or length < 0 or offset + length > real_size:
-            raise _Bad(Fault.SPARSE)
+            raise ScanFault(Fault.SPARSE)
         end = offset + length
     if sum(length for _, length in segments) != stored:
-        raise _Bad(Fault.SPARSE)
+        raise ScanFault(Fault.SPARSE)
     pieces = [length for _, length in segments if length]
-    if any(length % _BLOCK for length in pieces[:-1]):
-        raise _Bad(Fault.SPARSE_PIECE)
+    if any(length % BLOCK for length in pieces[:-1]):
+        raise ScanFault(Fault.SPARSE_PIECE)

@@ -18,6 +18,7 @@ from xxhash import xxh3_128_digest
 
 from fastpull.errors import OutputError, printable
 from fastpull.native import BlockCutter
+from fastpull.native.codes import CutResult
 from fastpull.sinks.squashfs.blocks.batches import BATCH, Batches, Buffers
 from fastpull.sinks.squashfs.blocks.layer_blocks import NO_TAIL_ID, BlockFormat, LayerBlocks
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from fastpull.native import EntryTable, Spans
     from fastpull.sinks.squashfs.blocks.pool import CompressionPool
     from fastpull.telemetry.timing import TimingScope
-
-_DONE, _FULL, _TOO_LARGE = 0, 1, 2  # what a cutter answers
 
 
 class LayerBlocksWriter:
@@ -79,12 +78,12 @@ class LayerBlocksWriter:
         Raises:
             OutputError: the filesystem refuses, or a file is too large for the format.
         """
-        while (code := self._cutter.cut(chunk, spans)) == _FULL:
+        while (code := self._cutter.cut(chunk, spans)) == CutResult.FULL:
             self._submit_blocks()
-        if code == _TOO_LARGE:
+        if code == CutResult.TOO_LARGE:
             path = printable(self._entries.path(self._cutter.failed))
             raise OutputError(path, f"a file of more than 2^24 blocks of {self._format.block_size} bytes")
-        if code != _DONE:
+        if code != CutResult.DONE:
             raise MemoryError
         self._pack(*self._cutter.take_tails())
         if self._cutter.pending >= BATCH:
