@@ -1,1 +1,1 @@
-"""Benchmarks: whole pulls beside other programs (``python -m bench``), and single stages (``pytest bench/micro``)."""
+"""Benchmarks of whole pulls (``python -m bench``) and of single stages (``pytest bench/micro``)."""

@@ -1,13 +1,13 @@
-"""``python -m bench``: whole pulls of a real image from a loopback registry, beside other programs.
+"""``python -m bench``: whole pulls of a real image from a loopback registry, compared with other programs.
 
-Every run is cold, with a cache and an output of its own, and as whole processes: what a user waits for. On a virtual
-machine the first touch of memory is expensive, on tmpfs and in the page cache alike, and the cost changes from minute
-to minute with the neighbours. That is why the peers alternate within each round, why the order turns from round to
-round, and why medians and ratios are quoted: a number of seconds says little beyond its own run.
+Every run is cold, with its own cache and output, and consists of whole processes. On a virtual machine the first access
+to memory is expensive, and its cost changes from minute to minute with the neighbours. Therefore the programs alternate
+within each round, their order rotates from round to round, and the report gives medians and ratios.
 
-In each round the stages of the job are measured, too, on one thread: what the machine itself needs. See `bench.limits`.
+Each round also measures the stages of the job on one thread, which gives the limit of the machine; see `bench.limits`.
 
-On disk what the runs made stays until all rounds are over: about 6 GB a round of the full image. See `spread`.
+On disk the outputs stay until all rounds are over, about 6 GB for each round of the full image; see
+`tests.support.folders.spread`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 import fastpull
+from bench.charts import write_charts
 from bench.comparisons import COMPARISONS, choose
 from bench.machine import machine, packages, versions
-from bench.pictures import write_pictures
 from bench.report import document, limit_table, summarize, summarize_limits, table
 from bench.rounds import OutputLocation, run_rounds
-from bench.sources import offered
+from bench.sources import serve_sources
 from tests.support.folders import make_folder, temporary_folder
 from tests.support.images.recipes import IMAGES
 from tests.support.images.store import bench_folder, find_image
@@ -38,7 +38,7 @@ _TMPFS = "/dev/shm"
 
 
 def main() -> int:
-    """Runs the benchmark; the exit code is 1 if any run failed."""
+    """Run the benchmark; return 1 if any run failed."""
     options = _make_parser().parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
@@ -53,29 +53,39 @@ def main() -> int:
 
 
 def _stop(number: int, _frame: object) -> NoReturn:
-    """Ends the benchmark in order: the registry is stopped, and the folders are removed."""
+    """Exit through the context managers, which stop the registry and remove the folders."""
     sys.exit(128 + number)
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Pulls an image, beside other programs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Pull an image with fastpull and with other programs."
+    )
     parser.add_argument(
-        "--image", default="full", metavar="NAME|oci:PATH:TAG", help=f"one of {', '.join(IMAGES)}, or a layout (full)"
+        "--image", default="full", metavar="NAME|oci:PATH:TAG", help=f"{', '.join(IMAGES)}, or a layout (default: full)"
     )
     parser.add_argument(
         "--outputs",
         default="usual",
         metavar="LIST",
-        help=f"usual, all, or some of {','.join(comparison.key for comparison in COMPARISONS)} (usual)",
+        help=f"usual, all, or a list of {','.join(comparison.key for comparison in COMPARISONS)} (default: usual)",
     )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each peer in each place (3)")
-    parser.add_argument("--places", default="tmpfs,disk", metavar="LIST", help="of tmpfs and disk (tmpfs,disk)")
-    parser.add_argument("--disk", metavar="DIR", help="the disk (work/ in FASTPULL_BENCH_DIR, ~/.cache/fastpull-bench)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="runs of each program in each location (default: 3)"
+    )
+    parser.add_argument(
+        "--locations", default="tmpfs,disk", metavar="LIST", help="list of tmpfs and disk (default: tmpfs,disk)"
+    )
+    parser.add_argument(
+        "--disk",
+        metavar="DIR",
+        help="folder on the disk (default: work/ in FASTPULL_BENCH_DIR or ~/.cache/fastpull-bench)",
+    )
     parser.add_argument(
         "--json",
         default="build/bench/pull.json",
         metavar="FILE",
-        help="for all results; pictures go beside it (%(default)s)",
+        help="file for all results, with charts beside it (default: %(default)s)",
     )
     return parser
 
@@ -83,21 +93,21 @@ def _make_parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> list[str]:
     require_root()
     if options.rounds < 1:
-        raise SetupError("there has to be at least 1 round")
+        raise SetupError("--rounds has to be at least 1")
     disk = make_folder(os.path.abspath(options.disk or os.path.join(bench_folder(), "work")))
     make_folder(os.path.dirname(os.path.abspath(options.json)))
-    places = _choose_places(options.places, disk)
+    locations = _choose_locations(options.locations, disk)
     chosen = choose(options.outputs)
     layout = find_image(options.image)
     image = layout.facts()
     is_zstd = any(layer["mediaType"].endswith("+zstd") for layer in image["layers"])
-    comparisons = [some for comparison in chosen if (some := comparison.among(is_zstd=is_zstd)).peers]
-    compileall.compile_dir(os.path.dirname(fastpull.__file__), quiet=2)  # as pip does for whoever installs it
+    comparisons = [eligible for comparison in chosen if (eligible := comparison.eligible(is_zstd=is_zstd)).peers]
+    compileall.compile_dir(os.path.dirname(fastpull.__file__), quiet=2)  # as pip does at installation
     require({program for comparison in comparisons for peer in comparison.peers for program in peer.programs})
-    ways = {comparison.source for comparison in comparisons}
-    with temporary_folder(disk, "registry-") as folder, offered(layout, ways, folder) as sources:
-        results = run_rounds(layout, sources, comparisons, places, options.rounds)
-    surroundings = {
+    transports = {comparison.source for comparison in comparisons}
+    with temporary_folder(disk, "registry-") as folder, serve_sources(layout, transports, folder) as sources:
+        results = run_rounds(layout, sources, comparisons, locations, options.rounds)
+    environment = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "image": image,
         "machine": machine(),
@@ -105,25 +115,25 @@ def _run(options: argparse.Namespace) -> list[str]:
         "packages": packages(),
     }
     cores = len(os.sched_getaffinity(0))
-    written = document(results, comparisons, surroundings, cores)
+    results_document = document(results, comparisons, environment, cores)
     with open(options.json, "w", encoding="utf-8") as file:
-        json.dump(written, file, indent=2)
+        json.dump(results_document, file, indent=2)
     folder, name = os.path.split(os.path.abspath(options.json))
-    pictures = write_pictures(written, folder, os.path.splitext(name)[0])
+    charts = write_charts(results_document, folder, os.path.splitext(name)[0])
     print(f"\n{image['name']}: {len(image['layers'])} layers, {image['compressed_bytes'] / 1e6:.0f} MB compressed\n")
     print(table(summarize(results, comparisons, cores)))
-    if results.needs:
-        print(f"\nwhat the machine needs\n\n{limit_table(summarize_limits(results, comparisons, cores))}")
-    print(f"\nall samples: {options.json}; pictures: {' '.join(map(os.path.relpath, pictures))}")
+    if results.stage_samples:
+        print(f"\nlimits of the machine\n\n{limit_table(summarize_limits(results, comparisons, cores))}")
+    print(f"\nall samples: {options.json}; charts: {' '.join(map(os.path.relpath, charts))}")
     return results.failures
 
 
-def _choose_places(names: str, disk: str) -> list[OutputLocation]:
+def _choose_locations(names: str, disk: str) -> list[OutputLocation]:
     known = {"tmpfs": OutputLocation("tmpfs", _TMPFS, keeps=False), "disk": OutputLocation("disk", disk, keeps=True)}
     chosen = [known.get(name) for name in names.split(",")]
     if None in chosen:
-        raise SetupError(f"no places {names!r}: a list of {', '.join(known)}")
-    return [place for place in chosen if place is not None]
+        raise SetupError(f"unknown locations {names!r}; use a list of {', '.join(known)}")
+    return [location for location in chosen if location is not None]
 
 
 if __name__ == "__main__":

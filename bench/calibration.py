@@ -1,6 +1,6 @@
-"""Measured runs of several nodes, and what the simulation says of them: ``python -m bench.calibration POINTS.json``.
+"""Measured runs of several nodes against the simulation: ``python -m bench.calibration CALIBRATION.json``.
 
-The file says which site they were measured on: `bench.nodes` writes one.
+`bench.nodes` writes the file, with the measurements and the site they belong to.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from bench.simulate import Outcome, SimulatedImage, Site, simulate
 from bench.tables import aligned
 
 MAX_ERROR = 0.2
-"""By which a simulated time may differ from a measured one."""
+"""The largest permitted relative difference between a simulated and a measured time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A measured run.
+class Measurement:
+    """A measured run of several nodes.
 
     Attributes:
-        strategy, nodes, squashed: as for `simulate`.
-        seconds: that it took, the median of several.
-        registry_bytes: that left the registry.
+        strategy, nodes, squashed: arguments of `simulate`.
+        seconds: median time of several runs.
+        registry_bytes: bytes sent by the registry.
     """
 
     strategy: str
@@ -37,47 +37,47 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Points, with where they were measured.
+    """Measurements with their site and image.
 
     Attributes:
-        site, image: as for `simulate`, by what a single node takes.
-        points: of one or several nodes.
+        site, image: arguments of `simulate`, measured on a single node.
+        points: measurements of one or several nodes.
     """
 
     site: Site
     image: SimulatedImage
-    points: tuple[Point, ...]
+    points: tuple[Measurement, ...]
 
     @classmethod
     def read(cls, path: str) -> Calibration:
-        """Reads a file: ``site`` and ``image`` by the names of their attributes, and ``points``."""
+        """Read a JSON file with ``site``, ``image`` and ``points``."""
         with open(path, encoding="utf-8") as file:
             value: dict[str, Any] = json.load(file)
         image = SimulatedImage(tuple(value["image"]["layers"]), value["image"]["output"])
-        return cls(Site(**value["site"]), image, tuple(Point(**point) for point in value["points"]))
+        return cls(Site(**value["site"]), image, tuple(Measurement(**point) for point in value["points"]))
 
     def write(self, path: str) -> None:
-        """Writes such a file."""
+        """Write a JSON file with ``site``, ``image`` and ``points``."""
         value = asdict(self)
         with open(path, "w", encoding="utf-8") as file:
             json.dump(value, file, indent=1)
             file.write("\n")
 
-    def compared(self) -> Iterator[tuple[Point, Outcome]]:
-        """Each point with what the simulation says of it."""
+    def compare(self) -> Iterator[tuple[Measurement, Outcome]]:
+        """Yield each measurement with its simulated outcome."""
         for point in self.points:
             yield point, simulate(point.strategy, point.nodes, self.site, self.image, squashed=point.squashed)
 
 
 def main() -> int:
-    """Prints both; the exit code is 1 where a simulated time is off by more than `MAX_ERROR`."""
-    rows, worst = [["strategy", "what", "binds", "nodes", "measured", "simulated", "error"]], 0.0
-    for point, outcome in Calibration.read(sys.argv[1]).compared():
+    """Print measured and simulated times; return 1 if one differs by more than `MAX_ERROR`."""
+    rows, worst = [["strategy", "output", "bottleneck", "nodes", "measured", "simulated", "error"]], 0.0
+    for point, outcome in Calibration.read(sys.argv[1]).compare():
         error = outcome.seconds / point.seconds - 1
         worst = max(worst, abs(error))
         times = (f"{point.seconds:.2f} s", f"{outcome.seconds:.2f} s", f"{error:+.0%}")
         rows.append(
-            [point.strategy, "squashfs" if point.squashed else "blobs", outcome.binds, str(point.nodes), *times]
+            [point.strategy, "squashfs" if point.squashed else "blobs", outcome.bottleneck, str(point.nodes), *times]
         )
     print(aligned(rows, 3))
     return int(worst > MAX_ERROR)

@@ -1,4 +1,4 @@
-"""A clock for stages that are within one another."""
+"""A clock for nested stages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Adds time to the stage that is running; one within another stops the outer one.
+    """A clock that adds time to the running stage; an inner stage pauses the outer one.
 
     Args:
-        now: seconds, of CPU by default.
+        now: function returning seconds; processor time of the thread by default.
     """
 
     def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
@@ -26,7 +26,7 @@ class Clock:
 
     @contextmanager
     def running(self, stage: LimitStage) -> Iterator[None]:
-        """Runs a stage for as long as the context lasts."""
+        """Count time for a stage until the context ends."""
         outer = self._switch(stage)
         try:
             yield

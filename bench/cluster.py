@@ -1,9 +1,9 @@
-"""Many nodes behind one registry: ``python -m bench.cluster`` times MPI jobs whose registry gives so much and no more.
+"""MPI jobs behind a registry with a limited rate: ``python -m bench.cluster``.
 
-The ranks of a job are processes of this machine, each a node with a cache of its own, joined by the MPI of the wheel
-``mpich``. The registry's rate is capped for all connections together, as an uplink is; what is measured is the time
-until all nodes have the image, against one node alone, what left the registry, each rank's peak memory, and the CPU
-time of all ranks together.
+The ranks of a job are processes of this machine, each a node with its own cache, connected by the MPI of the ``mpich``
+wheel. The registry's rate is limited for all connections together, like an uplink. The results are the time until all
+nodes have the image, relative to a single node, the bytes sent by the registry, the peak memory of a rank, and the
+processor time of all ranks.
 """
 
 from __future__ import annotations
@@ -31,60 +31,70 @@ from fastpull.layers.entry import Entry, EntryType
 from tests.support.folders import temporary_folder
 from tests.support.images.generated import Shape
 from tests.support.setup_errors import SetupError
-from tests.support.slow_link import Line
+from tests.support.slow_link import Link
 
 MIB = 1 << 20
 _PIECE = 256 << 10
-_LAYERS = (0.6, 0.25, 0.15)  # of the image
+_LAYERS = (0.6, 0.25, 0.15)  # shares of the image
 _TIMEOUT_SECONDS = 170
 _FILE_SIZE = 1 << 20
-_HEADER = ("ranks", "fan-out", "seconds to all", "of one node", "registry", "blobs MiB", "runs MiB", "RSS MiB", "CPU s")
+_HEADER = (
+    "ranks",
+    "fan-out",
+    "seconds to all",
+    "of one node",
+    "registry",
+    "blobs MiB",
+    "blocks MiB",
+    "RSS MiB",
+    "CPU s",
+)
 
 
 class CappedRegistry(LoopbackRegistry):
-    """Gives blobs at a rate that all connections share.
+    """A registry whose connections share one rate.
 
     Args:
-        rate: bytes a second.
+        rate: bytes per second.
 
     Attributes:
-        sent: bytes of blobs so far.
+        sent: bytes of blobs sent so far.
     """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        self._line = Line(0.0, rate)
+        self._link = Link(0.0, rate)
         self.sent = 0
 
     async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:
-        """Answers a request for a blob, or a range of it, as fast as the line allows."""
+        """Serve a blob or a range at the rate of the link."""
         whole = await super().serve_blob(request, name, digest)
         if not isinstance(whole, web.Response) or not isinstance(whole.body, bytes):
             return whole
-        answer = web.StreamResponse(status=whole.status, headers=whole.headers)
-        await answer.prepare(request)
+        response = web.StreamResponse(status=whole.status, headers=whole.headers)
+        await response.prepare(request)
         loop = asyncio.get_running_loop()
         for at in range(0, len(whole.body), _PIECE):
             piece = whole.body[at : at + _PIECE]
-            await asyncio.sleep(max(0.0, self._line.send(len(piece), loop.time()) - loop.time()))
+            await asyncio.sleep(max(0.0, self._link.send(len(piece), loop.time()) - loop.time()))
             self.sent += len(piece)
-            await answer.write(piece)
-        return answer
+            await response.write(piece)
+        return response
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """One job.
+    """The result of one job.
 
     Attributes:
-        ranks: nodes.
-        fan_out: to how many others each sends.
-        seconds: until all had the image.
-        registry: bytes that left the registry.
-        exchanged: bytes of blobs between nodes.
-        runs: bytes of compressed layers between nodes.
-        max_memory: of the rank that had most, in bytes.
-        cpu_seconds: of all ranks.
+        ranks: number of nodes.
+        fan_out: number of nodes that each node sends to.
+        seconds: time until all nodes had the image.
+        registry: bytes sent by the registry.
+        exchanged: bytes of blobs sent between nodes.
+        runs: bytes of layer blocks sent between nodes.
+        max_memory: peak memory of the largest rank, in bytes.
+        cpu_seconds: processor time of all ranks.
     """
 
     ranks: int
@@ -98,12 +108,12 @@ class ClusterRun:
 
 
 def publish(registry: LoopbackRegistry, size: int, content: str) -> tuple[str, int]:
-    """Puts an image there; returns its name and its size.
+    """Add an image to a registry; return its reference and its size.
 
     Args:
-        registry: to put it there.
-        size: of the image, in bytes; about so many where the content is of files.
-        content: ``noise`` of which nothing can be compressed, or ``files``, compressed with gzip.
+        registry: registry that receives the image.
+        size: size of the image in bytes; approximate for ``files``.
+        content: ``noise``, which is incompressible, or ``files``, compressed with gzip.
     """
     noise, layers, diff_ids, kind = random.Random(1), [], [], "tar"
     for number, share in enumerate(_LAYERS):
@@ -111,7 +121,7 @@ def publish(registry: LoopbackRegistry, size: int, content: str) -> tuple[str, i
             data = noise.randbytes(int(size * share))
             tar = archive([(Entry(b"data", EntryType.FILE, size=len(data)), data)])
             layers.append(tar)
-        else:  # which gzip halves
+        else:  # gzip halves this content
             shape = Shape("cluster", layers=1, files=max(1, int(2 * size * share) // _FILE_SIZE), file_size=_FILE_SIZE)
             tar = archive((entry, b"".join(pieces)) for entry, pieces in shape.members(number))
             layers.append(gzip.compress(tar, 1, mtime=0))
@@ -123,15 +133,15 @@ def publish(registry: LoopbackRegistry, size: int, content: str) -> tuple[str, i
 
 
 def mpi_command(ranks: int, arguments: Callable[[int], list[str]]) -> list[str]:
-    """The command of an MPI job, by the launcher of the wheel ``mpich``.
+    """Return the command of an MPI job, with the launcher of the ``mpich`` wheel.
 
     Args:
-        ranks: how many there are, each a node of its own.
-        arguments: of ``fastpull``, for each rank.
+        ranks: number of ranks, each a separate node.
+        arguments: function from a rank to the arguments of ``fastpull``.
     """
     mpiexec = Path(sys.executable).parent / "mpiexec"
     if not mpiexec.exists():
-        raise SetupError(f"there is no {mpiexec}; it comes with pip install mpich")
+        raise SetupError(f"{mpiexec} does not exist; run: pip install mpich")
     command = [str(mpiexec)]
     for rank in range(ranks):
         command += [":"] * (rank > 0)
@@ -140,7 +150,7 @@ def mpi_command(ranks: int, arguments: Callable[[int], list[str]]) -> list[str]:
 
 
 async def run_job(verb: str, ranks: int, fan_out: int, image: str, folder: Path) -> dict[str, Any]:
-    """Runs a job from cold caches; returns what rank 0 says of it."""
+    """Run a job from cold caches, and return the result event of rank 0."""
 
     def arguments(rank: int) -> list[str]:
         output = ["-o", f"{folder}/{rank}.sqsh"] if verb == "pull" else []
@@ -152,12 +162,12 @@ async def run_job(verb: str, ranks: int, fan_out: int, image: str, folder: Path)
         out, _ = await process.communicate()
     results = [json.loads(line) for line in out.splitlines() if b'"event": "result"' in line]
     if process.returncode or not results:
-        raise SetupError(f"the job of {ranks} ranks ended with {process.returncode}")
+        raise SetupError(f"the job of {ranks} ranks failed with exit code {process.returncode}")
     return dict(results[0])
 
 
 async def measure(options: argparse.Namespace) -> tuple[list[ClusterRun], int]:
-    """Runs all jobs, each in a folder of its own; returns the size of the image, too."""
+    """Run all jobs, each in its own folder; return their results and the size of the image."""
     runs = []
     async with CappedRegistry(options.rate * MIB) as registry:
         content = options.content or ("noise" if options.verb == "warm" else "files")
@@ -176,23 +186,30 @@ async def measure(options: argparse.Namespace) -> tuple[list[ClusterRun], int]:
 
 
 def cpu_seconds() -> float:
-    """Of all processes that were started here and have ended, user and system."""
+    """Return user and system time of all ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Run the jobs and print a table."""
     parser = argparse.ArgumentParser("python -m bench.cluster", description=__doc__.partition("\n")[0])
-    parser.add_argument("--verb", choices=("warm", "pull"), default="warm", help="pull makes a squashfs file on each")
     parser.add_argument(
-        "--content", choices=("noise", "files"), help="of the image; by default noise for warm, files for pull"
+        "--verb",
+        choices=("warm", "pull"),
+        default="warm",
+        help="pull writes a squashfs image on each node (default: %(default)s)",
     )
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8], help="of each job; the first is compared")
-    parser.add_argument("--fan-out", type=int, nargs="+", default=[2], help="to how many others each rank sends")
-    parser.add_argument("--size", type=int, default=96, help="of the image, in MiB")
-    parser.add_argument("--rate", type=float, default=16.0, help="of the registry, in MiB a second, for all together")
-    parser.add_argument("--folder", default="/dev/shm", help="where the caches are")
+    parser.add_argument(
+        "--content", choices=("noise", "files"), help="content of the image (default: noise for warm, files for pull)"
+    )
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[1, 2, 4, 8], help="ranks of each job; the first job is the baseline"
+    )
+    parser.add_argument("--fan-out", type=int, nargs="+", default=[2], help="number of ranks that each rank sends to")
+    parser.add_argument("--size", type=int, default=96, help="size of the image in MiB")
+    parser.add_argument("--rate", type=float, default=16.0, help="total rate of the registry in MiB per second")
+    parser.add_argument("--folder", default="/dev/shm", help="folder for the caches")
     options = parser.parse_args()
     try:
         runs, size = asyncio.run(measure(options))

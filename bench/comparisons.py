@@ -1,4 +1,4 @@
-"""The comparisons: jobs, those who do them, and what the machine itself needs for each."""
+"""The comparisons: a job, the programs that do it, and the stages that it cannot avoid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench import peers
 from bench.limits import LimitStage
-from bench.sources import Where
+from bench.sources import Transport
 from tests.support.programs import missing
 from tests.support.setup_errors import SetupError
 
@@ -26,31 +26,31 @@ _SQUASHFS = (*_UNPACK, LimitStage.COMPRESS, LimitStage.BLOCKS)
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Peers that do the same job.
+    """A job and its peers, the programs that do it.
 
     Attributes:
-        name: for people.
-        peers: the others are compared with the first one.
-        stages: of the job, for its limit; none where the line is the limit, not the machine.
-        source: where the image comes from.
-        is_usual: whether it takes place unless another is asked for.
-        is_download: whether layers stay as they are.
+        name: display name.
+        peers: programs; all are compared with the first one.
+        stages: stages of the job, for its limit; none where the link is the limit, not the machine.
+        source: transport of the image.
+        is_usual: whether it runs by default.
+        is_download: whether the job keeps layers compressed.
     """
 
     name: str
     peers: tuple[Peer, ...]
     stages: tuple[LimitStage, ...] = ()
-    source: Where = Where.HTTP
+    source: Transport = Transport.HTTP
     is_usual: bool = False
     is_download: bool = False
 
     @property
     def key(self) -> str:
-        """The name on the command line."""
+        """Return the name on the command line."""
         return self.name.replace(",", "").replace(" ", "-")
 
-    def among(self, *, is_zstd: bool) -> Comparison:
-        """The comparison of those who can take part: whose programs are here, if they are optional, and read the image.
+    def eligible(self, *, is_zstd: bool) -> Comparison:
+        """Return the comparison without peers that cannot read the image, and without optional peers that are missing.
 
         Args:
             is_zstd: whether a layer of the image is compressed with zstd.
@@ -62,8 +62,8 @@ class Comparison:
         return replace(self, peers=tuple(filter(can, self.peers)))
 
 
-def _download(name: str, source: Where, *more: Peer, options: tuple[str, ...] = ()) -> Comparison:
-    stages = _FETCH if source is Where.HTTP else ()
+def _download(name: str, source: Transport, *more: Peer, options: tuple[str, ...] = ()) -> Comparison:
+    stages = _FETCH if source is Transport.HTTP else ()
     return Comparison(name, (peers.fastpull_warm(*options), peers.skopeo(), *more), stages, source, is_download=True)
 
 
@@ -86,7 +86,7 @@ COMPARISONS = (
         (LimitStage.READ, *_SQUASHFS),
         is_usual=True,
     ),
-    Comparison("writer", (peers.writer(), peers.tar2sqfs()), source=Where.LAYOUT, is_usual=True),
+    Comparison("writer", (peers.writer(), peers.tar2sqfs()), source=Transport.LAYOUT, is_usual=True),
     Comparison(
         "directory, cached",
         (peers.fastpull("rootfs", is_cached=True), peers.umoci(is_cached=True)),
@@ -94,34 +94,34 @@ COMPARISONS = (
     ),
     Comparison(
         "directory, layout",
-        (peers.fastpull("rootfs"), peers.umoci_of_layout()),
+        (peers.fastpull("rootfs"), peers.umoci_from_layout()),
         (*_LOAD, *_DIRECTORY),
-        Where.LAYOUT,
+        Transport.LAYOUT,
     ),
     Comparison(
         "squashfs, layout",
-        (peers.fastpull("image.sqsh"), peers.mksquashfs_of_layout(*_ZSTD)),
+        (peers.fastpull("image.sqsh"), peers.mksquashfs_from_layout(*_ZSTD)),
         (*_LOAD, *_SQUASHFS),
-        Where.LAYOUT,
+        Transport.LAYOUT,
     ),
-    Comparison("directory, tls", (peers.fastpull("rootfs", "--insecure"), peers.umoci()), (), Where.TLS),
-    _download("download", Where.HTTP, peers.crane(), peers.oras()),
-    _download("download, tls", Where.TLS, options=("--insecure",)),
-    _download("download, 20 ms", Where.NEAR),
-    _download("download, 80 ms", Where.FAR),
+    Comparison("directory, tls", (peers.fastpull("rootfs", "--insecure"), peers.umoci()), (), Transport.TLS),
+    _download("download", Transport.HTTP, peers.crane(), peers.oras()),
+    _download("download, tls", Transport.TLS, options=("--insecure",)),
+    _download("download, 20 ms", Transport.NEAR),
+    _download("download, 80 ms", Transport.FAR),
 )
 
 
 def choose(names: str) -> list[Comparison]:
-    """The comparisons that a command line names: ``usual``, ``all``, or a list of keys.
+    """Return the comparisons for ``usual``, ``all`` or a list of keys.
 
     Raises:
-        SetupError: it names something else.
+        SetupError: A name is unknown.
     """
     known = {comparison.key: comparison for comparison in COMPARISONS}
     if names in ("usual", "all"):
         return [comparison for comparison in COMPARISONS if comparison.is_usual or names == "all"]
     for name in names.split(","):
         if name not in known:
-            raise SetupError(f"no output {name!r}: usual, all, or a list of {', '.join(known)}")
+            raise SetupError(f"unknown output {name!r}; use usual, all, or a list of {', '.join(known)}")
     return [known[name] for name in names.split(",")]

@@ -1,4 +1,4 @@
-"""Curves over logarithmic axes, as SVG like `bench.pictures`."""
+"""Curves over logarithmic axes, drawn as SVG like `bench.charts`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.pictures import COLOURS, document, text
+from bench.charts import COLOURS, document, text
 
 _WIDTH, _HEIGHT = 860, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 180, 44, 54
@@ -14,11 +14,11 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 180, 44, 54
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line.
+    """A labelled curve.
 
     Attributes:
-        name: at its end.
-        points: (x, y), both above zero, from left to right.
+        name: label at its end.
+        points: pairs (x, y), both above zero, from left to right.
     """
 
     name: str
@@ -26,45 +26,45 @@ class Curve:
 
 
 def draw_curves(title: str, curves: Sequence[Curve], *, x: str, y: str) -> str:
-    """Draws curves to one scale.
+    """Draw curves to one scale.
 
     Args:
-        title: above all.
-        curves: of which at least one has a point.
-        x: what the lower axis says.
-        y: what the other one says.
+        title: title of the chart.
+        curves: curves, with at least one point in total.
+        x: label of the horizontal axis.
+        y: label of the vertical axis.
 
     Returns:
         An SVG document.
     """
     points = [point for curve in curves for point in curve.points]
-    across = _Axis.over([point[0] for point in points], _LEFT, _WIDTH - _RIGHT)
-    up = _Axis.over([point[1] for point in points], _HEIGHT - _BOTTOM, _TOP)
+    horizontal = _Axis.over([point[0] for point in points], _LEFT, _WIDTH - _RIGHT)
+    vertical = _Axis.over([point[1] for point in points], _HEIGHT - _BOTTOM, _TOP)
     lines = [text(8, 22, title, weight="bold")]
-    for tick in across.ticks():
-        at = across.place(tick)
+    for tick in horizontal.ticks():
+        at = horizontal.position(tick)
         lines += [
             _line(at, _TOP, at, _HEIGHT - _BOTTOM),
             text(at, _HEIGHT - _BOTTOM + 18, f"{tick:,g}", anchor="middle"),
         ]
-    for tick in up.ticks():
-        at = up.place(tick)
+    for tick in vertical.ticks():
+        at = vertical.position(tick)
         lines += [_line(_LEFT, at, _WIDTH - _RIGHT, at), text(_LEFT - 8, at + 4, f"{tick:,g}", anchor="end")]
     lines += [text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 12, x, anchor="middle"), text(8, _TOP - 6, y)]
-    names = sorted(((up.place(curve.points[-1][1]), curve) for curve in curves), key=lambda pair: pair[0])
+    names = sorted(((vertical.position(curve.points[-1][1]), curve) for curve in curves), key=lambda pair: pair[0])
     below = -math.inf
-    for place, curve in names:
+    for position, curve in names:
         colour = COLOURS[list(curves).index(curve) % len(COLOURS)]
-        path = " ".join(f"{across.place(at):.1f},{up.place(value):.1f}" for at, value in curve.points)
+        path = " ".join(f"{horizontal.position(at):.1f},{vertical.position(value):.1f}" for at, value in curve.points)
         lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
-        below = max(place + 4, below + 16)  # names do not cover each other
+        below = max(position + 4, below + 16)  # labels do not overlap
         lines.append(text(_WIDTH - _RIGHT + 8, below, curve.name, colour=colour))
     return document(title, _WIDTH, _HEIGHT, lines)
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    low: int  # powers of ten
+    low: int  # exponents of ten
     high: int
     start: float
     stop: float
@@ -74,7 +74,7 @@ class _Axis:
         low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
         return cls(low, max(high, low + 1), start, stop)
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         return self.start + (self.stop - self.start) * (math.log10(value) - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:

@@ -1,9 +1,9 @@
-"""Limits: what the machine itself needs for a job, computed from what `bench.stages` has measured.
+"""The limit of the machine for a job, computed from the measurements of `bench.stages`.
 
-A *stage* is work that a job cannot do without: the bytes have to be received, inflated, hashed, written. The limit is
-the time of a program that does nothing else, keeps all cores busy, and never waits: no less than the stages' CPU time
-divided by the cores, and no less than the longest stage of one layer that is a chain, where each byte has to wait for
-the one before.
+A *stage* is work that a job cannot avoid: to receive, inflate, hash or write bytes. The limit is the time of a program
+that does nothing else, keeps all cores busy and never waits. It is the larger of two values: the processor time of all
+stages divided by the cores, and the longest chain of one layer. A chain is a stage where each byte waits for the one
+before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class LimitStage(StrEnum):
-    """What is done with bytes, in the order in which they meet it."""
+    """The stages, in the order of the data flow."""
 
     RECEIVE = "receive"
     READ = "read"
@@ -29,18 +29,18 @@ class LimitStage(StrEnum):
 
 
 CHAINS = (LimitStage.HASH_BLOB, LimitStage.INFLATE, LimitStage.HASH_TAR)
-"""The stages that cannot be divided within a layer."""
+"""The stages that cannot be parallelized within a layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitWork:
-    """What stages took, single threaded.
+    """The processor time of stages on one thread.
 
     Attributes:
-        seconds: of CPU, for each stage by layer, from the base to the top.
-        blob_bytes: of all layers as they are stored.
-        tar_bytes: of all layers, inflated; 0 if none was.
-        entries: of all layers; likewise.
+        seconds: processor seconds of each stage by layer, from the base to the top.
+        blob_bytes: compressed size of all layers.
+        tar_bytes: uncompressed size of all layers; 0 if none was inflated.
+        entries: number of entries in all layers; 0 if none was inflated.
     """
 
     seconds: Mapping[LimitStage, Sequence[float]]
@@ -49,19 +49,19 @@ class LimitWork:
     entries: int
 
     def total(self, stage: LimitStage) -> float:
-        """A stage's CPU seconds over all layers."""
+        """Return the processor seconds of a stage over all layers."""
         return sum(self.seconds.get(stage, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """No job can take less.
+    """The lower bound of a job's time.
 
     Attributes:
-        seconds: the larger of the two that follow.
-        shared_seconds: the CPU seconds of all stages, divided by the cores.
-        chain_seconds: the longest stage of one layer that cannot be divided.
-        chain: that stage; None if there is none.
+        seconds: the larger of `shared_seconds` and `chain_seconds`.
+        shared_seconds: processor seconds of all stages, divided by the cores.
+        chain_seconds: seconds of the longest chain of one layer.
+        chain: stage of that chain; None without one.
     """
 
     seconds: float
@@ -71,12 +71,12 @@ class Limit:
 
 
 def limit_of(work: LimitWork, stages: Sequence[LimitStage], cores: int) -> Limit:
-    """The limit of a job.
+    """Compute the limit of a job.
 
     Args:
-        work: with at least the job's stages.
-        stages: of the job.
-        cores: that it may use.
+        work: measurements, of at least the job's stages.
+        stages: stages of the job.
+        cores: number of cores the job may use.
     """
     shared = sum(map(work.total, stages)) / cores
     chains = [(max(work.seconds[stage]), stage) for stage in stages if stage in CHAINS and work.seconds.get(stage)]

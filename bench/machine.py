@@ -1,4 +1,4 @@
-"""The machine and the programs that results hold for."""
+"""The machine and the program versions of a result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.setup_errors import ProgramFailed
 
 
 def machine() -> dict[str, Any]:
-    """Processor, memory, kernel and distribution."""
+    """Return processor, memory, kernel and distribution."""
     return {
         "cpu": _cpu_model(),
         "architecture": platform.machine(),
@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(programs: Iterable[str]) -> dict[str, str]:
-    """What each installed program says of its version, and that of the interpreter."""
+    """Return the versions of the interpreter and of each installed program."""
     found = {"python": platform.python_version()}
     for program in programs:
         if not missing([program]):
@@ -37,7 +37,7 @@ def versions(programs: Iterable[str]) -> dict[str, str]:
 
 
 def packages() -> dict[str, str]:
-    """The versions of the interpreter's packages."""
+    """Return the versions of the installed Python packages."""
     return dict(sorted((found.name, found.version) for found in distributions()))
 
 

@@ -1,4 +1,4 @@
-"""Measuring: processes by what the kernel says of them, and trees by what is in them."""
+"""Measurements of processes, from the kernel's counters, and of outputs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from tests.support.programs import path_of
 from tests.support.setup_errors import ProgramFailed
 
-_OUTPUT_BLOCK = 512  # bytes, of which getrusage tells the number
+_OUTPUT_BLOCK = 512  # bytes; the unit of ru_oublock
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What processes took, one after the other.
+    """The resources used by consecutive processes.
 
     Attributes:
-        wall_seconds: from the start of the first to the end of the last.
-        cpu_seconds: user and system, of all their threads and children.
-        max_rss: the most that one of them had in memory, in bytes. No less than what this process has, which the
-            kernel counts in.
-        written_bytes: pages of files that became dirty, by the kernel's count, wherever they were written to later;
-            0 on tmpfs, for which it counts nothing.
+        wall_seconds: time from the start of the first to the end of the last process.
+        cpu_seconds: user and system time of all their threads and children.
+        max_rss: peak memory of the largest process, in bytes. At least that of the measuring process, because the
+            kernel includes it.
+        written_bytes: size of the file pages that became dirty, as the kernel counts them; 0 on tmpfs.
     """
 
     wall_seconds: float
@@ -36,11 +35,11 @@ class ProcessUsage:
 
 @dataclass(frozen=True, slots=True)
 class OutputSize:
-    """What was made.
+    """The size of an output.
 
     Attributes:
-        entries: of a tree the names in it, of whatever type; of a squashfs file its inodes.
-        bytes: of a tree the content of its files, of one with several names only once; of a squashfs file its size.
+        entries: number of names in a tree, or of inodes in a squashfs image.
+        bytes: content of all files of a tree, hard links counted once; or the size of a squashfs image.
     """
 
     entries: int
@@ -48,14 +47,14 @@ class OutputSize:
 
 
 def measure(commands: Sequence[Sequence[str]], folder: str) -> ProcessUsage:
-    """Runs programs one after the other, each as a process.
+    """Run programs one after the other, each as a process.
 
     Args:
-        commands: names and arguments.
-        folder: for what they say, and for their temporary files.
+        commands: names and arguments of the programs.
+        folder: folder for their output and their temporary files.
 
     Raises:
-        ProgramFailed: one did not succeed; those after it were not started.
+        ProgramFailed: A program failed; the following ones were not started.
     """
     cpu_seconds, max_rss, written_bytes = 0.0, 0, 0
     log_path, environment = os.path.join(folder, "log"), {**os.environ, "TMPDIR": folder}
@@ -80,13 +79,13 @@ def measure(commands: Sequence[Sequence[str]], folder: str) -> ProcessUsage:
             max_rss = max(max_rss, usage.ru_maxrss << 10)
             written_bytes += usage.ru_oublock * _OUTPUT_BLOCK
             if process.returncode:
-                with open(log_path, encoding="utf-8", errors="backslashreplace") as said:
-                    raise ProgramFailed(command[0], process.returncode, said.read())
+                with open(log_path, encoding="utf-8", errors="backslashreplace") as output:
+                    raise ProgramFailed(command[0], process.returncode, output.read())
         return ProcessUsage(time.monotonic() - started, cpu_seconds, max_rss, written_bytes)
 
 
 def output_size(path: str) -> OutputSize:
-    """Looks at a directory or at a squashfs file."""
+    """Return the size of a directory or of a squashfs image."""
     if os.path.isdir(path):
         return _tree_size(path)
     with open(path, "rb") as file:

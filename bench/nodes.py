@@ -25,7 +25,7 @@ import zstandard
 from aiohttp import web
 from isal import isal_zlib
 
-from bench.calibration import Calibration, Point
+from bench.calibration import Calibration, Measurement
 from bench.cluster import cpu_seconds, mpi_command
 from bench.simulate import SimulatedImage, Site
 from fastpull.demo.registry import LoopbackRegistry
@@ -39,7 +39,7 @@ _REFERENCE = "test/nodes"
 _BLOCK = 128 << 10
 _POLL_SECONDS = 1.0
 _STRATEGIES = {
-    # and whether the nodes want a squashfs file
+    # strategy: the values of `squashed` that it supports
     "independent pulls": (False, True),
     "shared cache": (False, True),
     "MPI fetch": (False,),
@@ -48,16 +48,16 @@ _STRATEGIES = {
 
 
 class CountingRegistry(LoopbackRegistry):
-    """A registry that counts.
+    """A registry that counts sent bytes.
 
     Attributes:
-        sent: bytes of blobs.
+        sent: bytes of blobs sent so far.
     """
 
     sent = 0
 
     async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:
-        """Answers a request, and counts."""
+        """Serve a blob or a range, and count its bytes."""
         answer = await super().serve_blob(request, name, digest)
         if isinstance(answer, web.Response) and isinstance(answer.body, bytes) and request.method == "GET":
             self.sent += len(answer.body)
@@ -66,14 +66,14 @@ class CountingRegistry(LoopbackRegistry):
 
 @dataclass(frozen=True, slots=True)
 class NodeLayer:
-    """A layer in both forms."""
+    """A layer, uncompressed and compressed."""
 
     tar: bytes
     blob: bytes
 
 
 def make_layers() -> list[NodeLayer]:
-    """The image's layers, the same every time."""
+    """Return the layers of the image, always the same."""
     found = []
     for number in range(_SHAPE.layers):
         tar = archive((entry, b"".join(pieces)) for entry, pieces in _SHAPE.members(number))
@@ -82,9 +82,9 @@ def make_layers() -> list[NodeLayer]:
 
 
 async def commands(count: int, arguments: Callable[[int], list[str]]) -> float:
-    """Runs so many commands side by side, and returns the seconds until the last has ended.
+    """Run commands concurrently, and return the seconds until the last one ends.
 
-    The registry, which is a machine of its own elsewhere, goes before them.
+    They run at a low priority, because the registry would be a separate machine.
     """
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
@@ -94,7 +94,7 @@ async def commands(count: int, arguments: Callable[[int], list[str]]) -> float:
 
 
 async def ranks(count: int, arguments: Callable[[int], list[str]]) -> float:
-    """The same for the ranks of an MPI job."""
+    """Run the ranks of an MPI job, and return the seconds until the last one ends."""
     command = mpi_command(count, arguments)
     began = time.monotonic()
     await _run(command)
@@ -105,9 +105,9 @@ async def _run(command: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(
         "nice", *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
-    _, said = await process.communicate()
+    _, errors = await process.communicate()
     if process.returncode:
-        raise ProgramFailed("fastpull", process.returncode, said.decode())
+        raise ProgramFailed("fastpull", process.returncode, errors.decode())
 
 
 def _warming(reference: str, cache: str) -> Callable[[int], list[str]]:
@@ -119,11 +119,11 @@ def _warming_each(reference: str, caches: Sequence[str]) -> Callable[[int], list
 
 
 async def _exchange_seconds(address: str, folder: str) -> float:
-    """CPU time that it takes to give an image to another node, which hashes it: of three the least."""
+    """Return the processor time to send an image to another node, including its hash; the least of three runs."""
     found = []
     for number in range(3):
         seconds = []
-        for tag in ("v1", "v2"):  # nothing, and the image, which the cache of rank 1 has
+        for tag in ("v1", "v2"):  # an empty image, and the image that the cache of rank 1 holds
             caches = (f"{folder}/taken-{number}-{tag}", f"{folder}/0")
             before = cpu_seconds()
             await ranks(2, _warming_each(f"{address}:{tag}", caches))
@@ -137,35 +137,35 @@ def _squashing(reference: str, folder: str) -> Callable[[int], list[str]]:
 
 
 def diff_ids_of(layers: list[NodeLayer]) -> list[str]:
-    """What the layers are, uncompressed."""
+    """Return the diff_ids of layers."""
     return [f"sha256:{hashlib.sha256(layer.tar).hexdigest()}" for layer in layers]
 
 
 async def measure(
     address: str, registry: CountingRegistry, strategy: str, count: int, squashed: bool, folder: str
 ) -> tuple[float, int]:
-    """One run from nothing: the seconds, and the bytes of blobs that the registry sent."""
-    place = tempfile.mkdtemp(dir=folder)
+    """Run once from empty caches; return the seconds and the blob bytes sent by the registry."""
+    work = tempfile.mkdtemp(dir=folder)
     is_shared, is_mpi = strategy == "shared cache", strategy.startswith("MPI")
 
     def arguments(number: int) -> list[str]:
-        cache = ["--cache", f"{place}/cache" if is_shared else f"{place}/cache-{number}"]
-        cache += [] if is_mpi else ["--job", place]
+        cache = ["--cache", f"{work}/cache" if is_shared else f"{work}/cache-{number}"]
+        cache += [] if is_mpi else ["--job", work]
         reference = f"{address}/{_REFERENCE}:v1"
         if not squashed:
             return ["warm", reference, *cache]
-        return ["pull", reference, "-o", f"{place}/{number}.sqsh", *cache, *(["--keep-images"] if is_shared else [])]
+        return ["pull", reference, "-o", f"{work}/{number}.sqsh", *cache, *(["--keep-images"] if is_shared else [])]
 
     before = registry.sent
     try:
         seconds = await (ranks if is_mpi else commands)(count, arguments)
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(work)
     return seconds, registry.sent - before
 
 
 def _rate(size: int, work: Callable[[], object]) -> float:
-    """Bytes a second, of the best of three."""
+    """Return bytes per second of the best of three runs."""
     best = float("inf")
     for _ in range(3):
         began = time.perf_counter()
@@ -175,7 +175,7 @@ def _rate(size: int, work: Callable[[], object]) -> float:
 
 
 async def site_of(layers: list[NodeLayer], folder: str, rate: float, nodes: int) -> Site:
-    """This machine, by what its parts do alone."""
+    """Measure each part of this machine alone, and return it as a site."""
     blob, tar = (b"".join(getattr(layer, kind) for layer in layers) for kind in ("blob", "tar"))
     compressor = zstandard.ZstdCompressor(level=1)
 
@@ -203,7 +203,7 @@ async def site_of(layers: list[NodeLayer], folder: str, rate: float, nodes: int)
         start = min([await commands(1, _warming(reference, f"{folder}/start")) for _ in range(3)])
         starts = [f"{folder}/start-{rank}" for rank in range(nodes)]
         crowd = max(1.0, nodes / len(os.sched_getaffinity(0)))
-        # ranks wait for each other while they start, and take time from each other meanwhile
+        # ranks wait for each other at the start, and share the cores meanwhile
         joining = min([await ranks(nodes, _warming_each(reference, starts)) for _ in range(3)]) / crowd - start
         squashing = min([await commands(1, _squashing(reference, folder)) for _ in range(3)]) - start
         empty.add_image(_REFERENCE, "v2", [layer.blob for layer in layers], diff_ids_of(layers))
@@ -238,7 +238,7 @@ async def site_of(layers: list[NodeLayer], folder: str, rate: float, nodes: int)
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Measures what the options name, and writes the file."""
+    """Measure as the options say, and write the file."""
     layers, counts = make_layers(), [int(word) for word in options.nodes.split(",")]
     rate = options.rate * 1e6
     folder = tempfile.mkdtemp(prefix="fastpull-nodes-", dir=options.folder)
@@ -257,14 +257,14 @@ async def run(options: argparse.Namespace) -> None:
                         for _ in range(options.rounds)
                     ]
                     seconds, sent = (statistics.median(one) for one in zip(*runs, strict=True))
-                    points.append(Point(strategy, count, squashed, round(seconds, 3), sent))
+                    points.append(Measurement(strategy, count, squashed, round(seconds, 3), sent))
                     print(f"{points[-1]}", flush=True)
             proxy.close()
         output = await _output_size(layers, folder)
     finally:
         shutil.rmtree(folder)
     image = SimulatedImage(tuple(len(layer.blob) for layer in layers), output)
-    Calibration(site, image, tuple(points)).write(options.points)
+    Calibration(site, image, tuple(points)).write(options.calibration)
 
 
 async def _output_size(layers: list[NodeLayer], folder: str) -> int:
@@ -275,16 +275,25 @@ async def _output_size(layers: list[NodeLayer], folder: str) -> int:
 
 
 def main() -> int:
-    """Measures what nodes can do, and writes the points."""
+    """Measure pulls by several nodes, and write the calibration file."""
     parser = argparse.ArgumentParser(prog="python -m bench.nodes", description=main.__doc__)
-    parser.add_argument("points", metavar="POINTS.json")
-    parser.add_argument("--nodes", metavar="N,...", default="1,2,4,8", help="(1,2,4,8)")
-    parser.add_argument("--rate", metavar="MB/S", type=float, default=30.0, help="of the registry, in all (30)")
+    parser.add_argument("calibration", metavar="CALIBRATION.json")
+    parser.add_argument("--nodes", metavar="N,...", default="1,2,4,8", help="numbers of nodes (default: 1,2,4,8)")
     parser.add_argument(
-        "--strategies", metavar="NAME", nargs="+", default=list(_STRATEGIES), choices=_STRATEGIES, help="(all)"
+        "--rate", metavar="MB/S", type=float, default=30.0, help="total rate of the registry (default: 30)"
     )
-    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="of which the median counts (1)")
-    parser.add_argument("--folder", metavar="DIR", default="/dev/shm", help="for caches and outputs (/dev/shm)")
+    parser.add_argument(
+        "--strategies",
+        metavar="NAME",
+        nargs="+",
+        default=list(_STRATEGIES),
+        choices=_STRATEGIES,
+        help="strategies (default: all)",
+    )
+    parser.add_argument("--rounds", metavar="N", type=int, default=1, help="runs for each median (default: 1)")
+    parser.add_argument(
+        "--folder", metavar="DIR", default="/dev/shm", help="folder for caches and outputs (default: /dev/shm)"
+    )
     options = parser.parse_args()
     options.strategies = [(name, squashed) for name in options.strategies for squashed in _STRATEGIES[name]]
     asyncio.run(run(options))

@@ -1,4 +1,4 @@
-"""The peers: programs that make something of an image, and how they are called."""
+"""The peers: programs that unpack or convert images, and their commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.sources import ImageSource
 from tests.support.images.layouts import Layout
 
 Commands = list[list[str]]
-Maker = Callable[[ImageSource, str], Commands]
+CommandFactory = Callable[[ImageSource, str], Commands]
 
 
 def _nothing(_source: ImageSource, _folder: str) -> Commands:
@@ -20,32 +20,32 @@ def _nothing(_source: ImageSource, _folder: str) -> Commands:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One way to the output.
+    """A program, or a chain of programs, with its output.
 
     Attributes:
-        name: for people.
-        programs: that it needs.
-        commands: made of an image's source and the path of an empty folder, in which everything goes; they are run
-            one after the other.
-        output: the path of what they make in that folder: a directory, or a file.
-        prepare: likewise, before the time is taken.
+        name: display name.
+        programs: programs it needs.
+        commands: function of the image's source and an empty folder for all files; returns the commands to run in
+            order.
+        output: path of the output in that folder, a directory or a file.
+        prepare: like `commands`, for commands run before the measurement.
         is_optional: whether it is left out where its programs are missing.
-        is_alike: whether the output has as many entries as that of others.
-        reads_zstd: whether layers may be compressed with zstd.
+        is_comparable: whether its output has as many entries as those of the other peers.
+        reads_zstd: whether it reads zstd layers.
     """
 
     name: str
     programs: tuple[str, ...]
-    commands: Maker
+    commands: CommandFactory
     output: str
-    prepare: Maker = _nothing
+    prepare: CommandFactory = _nothing
     is_optional: bool = False
-    is_alike: bool = True
+    is_comparable: bool = True
     reads_zstd: bool = True
 
 
 def fastpull(output: str, *options: str, is_cached: bool = False) -> Peer:
-    """Pulls, with layers in the cache or without."""
+    """Pull, with or without the layers in the cache."""
 
     def commands(source: ImageSource, folder: str) -> Commands:
         path = os.path.join(folder, output)
@@ -57,29 +57,29 @@ def fastpull(output: str, *options: str, is_cached: bool = False) -> Peer:
 
 
 def fastpull_warm(*options: str) -> Peer:
-    """Only fetches and verifies."""
-    return Peer("fastpull warm", ("fastpull",), _warm(*options), "cache", is_alike=False)
+    """Fetch and verify only."""
+    return Peer("fastpull warm", ("fastpull",), _warm(*options), "cache", is_comparable=False)
 
 
 def skopeo() -> Peer:
-    """Only fetches and verifies, to a layout."""
-    return Peer("skopeo", ("skopeo",), _copy, "layout", is_alike=False)
+    """Fetch to a layout and verify only."""
+    return Peer("skopeo", ("skopeo",), _copy, "layout", is_comparable=False)
 
 
 def umoci(*, is_cached: bool = False) -> Peer:
-    """Fetches to a layout, unless there is one, and unpacks that."""
+    """Fetch to a layout unless cached, and unpack it."""
     if is_cached:
         return Peer("umoci", ("skopeo", "umoci"), _unpack_copy, "bundle/rootfs", prepare=_copy, reads_zstd=False)
     return Peer("skopeo+umoci", ("skopeo", "umoci"), _fetch_and_unpack, "bundle/rootfs", reads_zstd=False)
 
 
-def umoci_of_layout() -> Peer:
-    """Unpacks the source, a layout."""
+def umoci_from_layout() -> Peer:
+    """Unpack the source, a layout."""
     return Peer("umoci", ("umoci",), _unpack, "bundle/rootfs", reads_zstd=False)
 
 
 def mksquashfs(*options: str, is_cached: bool = False) -> Peer:
-    """Fetches, unpacks, and makes squashfs of it."""
+    """Fetch, unpack, and write a squashfs image."""
 
     def commands(source: ImageSource, folder: str) -> Commands:
         unpack = _unpack_copy if is_cached else _fetch_and_unpack
@@ -91,8 +91,8 @@ def mksquashfs(*options: str, is_cached: bool = False) -> Peer:
     return Peer("skopeo+umoci+mksquashfs", ("skopeo", "umoci", "mksquashfs"), commands, _IMAGE, reads_zstd=False)
 
 
-def mksquashfs_of_layout(*options: str) -> Peer:
-    """Unpacks the source, a layout, and makes squashfs of it."""
+def mksquashfs_from_layout(*options: str) -> Peer:
+    """Unpack the source, a layout, and write a squashfs image."""
 
     def commands(source: ImageSource, folder: str) -> Commands:
         return [*_unpack(source, folder), _squash(folder, *options)]
@@ -101,32 +101,32 @@ def mksquashfs_of_layout(*options: str) -> Peer:
 
 
 def writer() -> Peer:
-    """Makes squashfs of the tars of the layers of the source, a layout, with fastpull's own writer and nothing else."""
+    """Write a squashfs image from the layers' tars, with fastpull's squashfs writer alone."""
     programs = ("fastpull", "gzip")
     return Peer("fastpull's writer", programs, _squash_tars, _IMAGE, prepare=_inflate, reads_zstd=False)
 
 
 def tar2sqfs() -> Peer:
-    """Makes squashfs of a tar in which the layers are merged already."""
+    """Write a squashfs image from a tar of the merged layers."""
     programs = ("tar2sqfs", "tar", "skopeo", "umoci")
     return Peer("tar2sqfs, flat tar", programs, _squash_tar, _IMAGE, prepare=_flat_tar, reads_zstd=False)
 
 
 def podman() -> Peer:
-    """Pulls into a storage of its own, for overlayfs: a directory for each layer, none merged."""
+    """Pull into a separate overlayfs storage, with one directory for each layer."""
 
     def commands(source: ImageSource, folder: str) -> Commands:
-        # in a mount namespace, for the storage mounts itself, and would stay so; the path of a runroot has to be short
+        # in a mount namespace, because the storage mounts itself permanently; the path of the runroot has to be short
         script = 'mount -t tmpfs none /mnt && exec podman --runroot /mnt "$@"'
         storage = ["--root", os.path.join(folder, "storage"), "--storage-driver", "overlay"]
         pull = [*storage, "--cgroup-manager=cgroupfs", "pull", "--quiet", "--tls-verify=false", source.reference]
         return [["unshare", "--mount", "sh", "-c", script, "sh", *pull]]
 
-    return Peer("podman", ("podman", "unshare"), commands, "storage", is_optional=True, is_alike=False)
+    return Peer("podman", ("podman", "unshare"), commands, "storage", is_optional=True, is_comparable=False)
 
 
 def enroot() -> Peer:
-    """Imports with enroot's own defaults."""
+    """Import with the defaults of enroot."""
 
     def commands(source: ImageSource, folder: str) -> Commands:
         host, _, image = source.reference.partition("/")
@@ -135,27 +135,27 @@ def enroot() -> Peer:
         command = ["enroot", "import", "-o", os.path.join(folder, _IMAGE), f"docker://{host}#{image}"]
         return [["env", "ENROOT_ALLOW_HTTP=yes", *settings, *command]]
 
-    return Peer("enroot", ("enroot",), commands, _IMAGE, is_optional=True, is_alike=False)
+    return Peer("enroot", ("enroot",), commands, _IMAGE, is_optional=True, is_comparable=False)
 
 
 def crane() -> Peer:
-    """Only fetches, to a layout."""
+    """Fetch to a layout only."""
 
     def commands(source: ImageSource, folder: str) -> Commands:
         path = os.path.join(folder, "layout")
         return [["crane", "pull", "--insecure", "--format=oci", source.reference, path]]
 
-    return Peer("crane", ("crane",), commands, "layout", is_optional=True, is_alike=False)
+    return Peer("crane", ("crane",), commands, "layout", is_optional=True, is_comparable=False)
 
 
 def oras() -> Peer:
-    """Only fetches, to a layout."""
+    """Fetch to a layout only."""
 
     def commands(source: ImageSource, folder: str) -> Commands:
         path = os.path.join(folder, "layout") + ":image"
         return [["oras", "copy", "--from-plain-http", source.reference, "--to-oci-layout", path]]
 
-    return Peer("oras", ("oras",), commands, "layout", is_optional=True, is_alike=False)
+    return Peer("oras", ("oras",), commands, "layout", is_optional=True, is_comparable=False)
 
 
 _IMAGE = "image.sqsh"
@@ -165,7 +165,7 @@ def _cache(folder: str) -> list[str]:
     return ["--cache", os.path.join(folder, "cache")]
 
 
-def _warm(*options: str) -> Maker:
+def _warm(*options: str) -> CommandFactory:
     def commands(source: ImageSource, folder: str) -> Commands:
         return [["fastpull", "warm", "--quiet", *_cache(folder), *options, str(source)]]
 
@@ -225,6 +225,6 @@ def _flat_tar(source: ImageSource, folder: str) -> Commands:
 
 
 def _squash_tar(_source: ImageSource, folder: str) -> Commands:
-    # it reads from standard input only
+    # tar2sqfs reads only from standard input
     script = 'exec tar2sqfs -q -f -c zstd -X level=1 "$1" < "$2"'
     return [["sh", "-c", script, "sh", os.path.join(folder, _IMAGE), os.path.join(folder, "flat.tar")]]

@@ -1,4 +1,4 @@
-"""The report: a table for people, and everything for machines."""
+"""The report: tables, and a JSON document with all results."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from bench.tables import aligned, times
 
 if TYPE_CHECKING:
     from bench.comparisons import Comparison
-    from bench.rounds import Need, Results, Sample
+    from bench.rounds import Results, Sample, StageSample
 
 _HEADER = (
-    *("output", "place", "peer", "median s", "min - max s", "to first", "to limit"),
+    *("output", "location", "peer", "median s", "min - max s", "to first", "to limit"),
     *("CPU s", "CPU s/GB", "peak RSS MiB", "MB", "written"),
 )
-_LIMIT_HEADER = ("output", "place", "limit s", "all/cores s", "chain s", "CPU s by stage")
+_LIMIT_HEADER = ("output", "location", "limit s", "all/cores s", "chain s", "CPU s by stage")
 _NAMES = 3  # columns of text
 _GB = 1e9
-_UNCOUNTED = 0.1  # what is written beside an output for which the kernel counts nothing, is less
+_UNCOUNTED = 0.1  # below this ratio the kernel did not count the output, only files beside it
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the runs of one peer in one comparison and place come to.
+    """The summary of one peer in one comparison and location.
 
     Attributes:
-        comparison, place, peer: their names.
-        wall_seconds: the median.
-        wall_seconds_min, wall_seconds_max: the least and the most.
-        to_first: the median, over the rounds, of the wall time divided by that of the comparison's first peer; None
-            without it.
-        to_limit: likewise, divided by the limit.
-        cpu_seconds: the median.
-        cpu_seconds_per_gb: of the layers' tar, in a download of blobs; None where their size was not measured.
-        max_rss: the most, in bytes.
-        output_bytes: of what was made.
-        written_ratio: the median of the bytes written by those of the output; None where the kernel counts none.
+        comparison, location, peer: names of these.
+        wall_seconds: median wall time.
+        wall_seconds_min, wall_seconds_max: extremes of the wall time.
+        to_first: median over the rounds of the wall time divided by that of the first peer; None without one.
+        to_limit: median over the rounds of the wall time divided by the limit; None without a limit.
+        cpu_seconds: median processor time.
+        cpu_seconds_per_gb: processor time by the size of the layers' tars, for downloads of the blobs; None where the
+            size was not measured.
+        max_rss: peak memory, in bytes.
+        output_bytes: size of the output.
+        written_ratio: median of written bytes divided by the output's size; None where the kernel counts none.
     """
 
     comparison: str
-    place: str
+    location: str
     peer: str
     wall_seconds: float
     wall_seconds_min: float
@@ -59,18 +59,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LimitRow:
-    """What the machine needs for a comparison in one place: medians over the rounds.
+    """The limit of a comparison in one location, as medians over the rounds.
 
     Attributes:
-        comparison, place: their names.
+        comparison, location: names of both.
         seconds: the limit.
-        shared_seconds: the CPU time of all stages, divided by the cores.
-        chain_seconds: the longest stage of one layer that cannot be divided.
-        stages: CPU seconds of each.
+        shared_seconds: processor time of all stages, divided by the cores.
+        chain_seconds: longest chain of one layer.
+        stages: processor seconds of each stage.
     """
 
     comparison: str
-    place: str
+    location: str
     seconds: float
     shared_seconds: float
     chain_seconds: float
@@ -78,29 +78,31 @@ class LimitRow:
 
 
 def summarize(results: Results, comparisons: Sequence[Comparison], cores: int) -> list[Row]:
-    """A row for each peer in each comparison and place, in the order in which they first ran."""
+    """Return a row for each peer in each comparison and location, in the order of the first runs."""
     known = {comparison.name: comparison for comparison in comparisons}
     limits = {
-        (need.comparison, need.place, need.round): limit_of(need.work, known[need.comparison].stages, cores).seconds
-        for need in results.needs
+        (sample.comparison, sample.location, sample.round): limit_of(
+            sample.work, known[sample.comparison].stages, cores
+        ).seconds
+        for sample in results.stage_samples
     }
     groups: dict[tuple[str, str, str], list[Sample]] = {}
     for sample in results.samples:
-        groups.setdefault((sample.comparison, sample.place, sample.peer), []).append(sample)
+        groups.setdefault((sample.comparison, sample.location, sample.peer), []).append(sample)
     rows = []
-    for (name, place, peer), group in groups.items():
+    for (name, location, peer), group in groups.items():
         first = {
             sample.round: sample.usage.wall_seconds
-            for sample in groups.get((name, place, known[name].peers[0].name), ())
+            for sample in groups.get((name, location, known[name].peers[0].name), ())
         }
-        limit = {number: seconds for (*key, number), seconds in limits.items() if key == [name, place]}
+        limit = {number: seconds for (*key, number), seconds in limits.items() if key == [name, location]}
         seconds = [sample.usage.wall_seconds for sample in group]
         cpu_seconds = median(sample.usage.cpu_seconds for sample in group)
-        size = _amount(results.needs, known[name])
+        size = _amount(results.stage_samples, known[name])
         rows.append(
             Row(
                 name,
-                place,
+                location,
                 peer,
                 median(seconds),
                 min(seconds),
@@ -118,18 +120,18 @@ def summarize(results: Results, comparisons: Sequence[Comparison], cores: int) -
 
 
 def summarize_limits(results: Results, comparisons: Sequence[Comparison], cores: int) -> list[LimitRow]:
-    """A row for each comparison and place that has a limit."""
+    """Return a row for each comparison and location with a limit."""
     stages = {comparison.name: comparison.stages for comparison in comparisons}
     groups: dict[tuple[str, str], list[LimitWork]] = {}
-    for need in results.needs:
-        groups.setdefault((need.comparison, need.place), []).append(need.work)
+    for sample in results.stage_samples:
+        groups.setdefault((sample.comparison, sample.location), []).append(sample.work)
     rows = []
-    for (name, place), works in groups.items():
+    for (name, location), works in groups.items():
         limits = [limit_of(work, stages[name], cores) for work in works]
         rows.append(
             LimitRow(
                 name,
-                place,
+                location,
                 median(limit.seconds for limit in limits),
                 median(limit.shared_seconds for limit in limits),
                 median(limit.chain_seconds for limit in limits),
@@ -140,16 +142,16 @@ def summarize_limits(results: Results, comparisons: Sequence[Comparison], cores:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows, aligned."""
+    """Format the rows as a table."""
     return aligned([_HEADER, *map(_cells, rows)], _NAMES)
 
 
 def limit_table(rows: Sequence[LimitRow]) -> str:
-    """The limits, aligned."""
+    """Format the limits as a table."""
     cells = [
         (
             row.comparison,
-            row.place,
+            row.location,
             f"{row.seconds:.2f}",
             f"{row.shared_seconds:.2f}",
             f"{row.chain_seconds:.2f}",
@@ -161,16 +163,16 @@ def limit_table(rows: Sequence[LimitRow]) -> str:
 
 
 def document(
-    results: Results, comparisons: Sequence[Comparison], surroundings: dict[str, Any], cores: int
+    results: Results, comparisons: Sequence[Comparison], environment: dict[str, Any], cores: int
 ) -> dict[str, Any]:
-    """The results for machines: what they hold for, the rows, the limits, and all samples."""
+    """Return the JSON document: the environment, the rows, the limits, and all samples."""
     return {
-        **surroundings,
+        **environment,
         "failures": results.failures,
         "summary": [asdict(row) for row in summarize(results, comparisons, cores)],
         "limits": [asdict(row) for row in summarize_limits(results, comparisons, cores)],
         "samples": [asdict(sample) for sample in results.samples],
-        "needs": [asdict(need) for need in results.needs],
+        "stage_samples": [asdict(sample) for sample in results.stage_samples],
     }
 
 
@@ -184,15 +186,18 @@ def _written(group: Sequence[Sample]) -> float | None:
     return ratio if ratio > _UNCOUNTED else None
 
 
-def _amount(needs: Iterable[Need], comparison: Comparison) -> int:
-    """The bytes that a comparison's work is told by."""
-    return max((need.work.blob_bytes if comparison.is_download else need.work.tar_bytes for need in needs), default=0)
+def _amount(stage_samples: Iterable[StageSample], comparison: Comparison) -> int:
+    """Return the size that the processor time of a comparison refers to."""
+    return max(
+        (sample.work.blob_bytes if comparison.is_download else sample.work.tar_bytes for sample in stage_samples),
+        default=0,
+    )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.comparison,
-        row.place,
+        row.location,
         row.peer,
         f"{row.wall_seconds:.2f}",
         f"{row.wall_seconds_min:.2f} - {row.wall_seconds_max:.2f}",

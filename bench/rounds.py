@@ -1,4 +1,4 @@
-"""Rounds: each peer's turn, in each comparison and place."""
+"""Rounds: runs of every peer, in each comparison and location."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from bench.comparisons import Comparison
     from bench.limits import LimitWork
     from bench.peers import Peer
-    from bench.sources import ImageSource, Where
+    from bench.sources import ImageSource, Transport
     from tests.support.images.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLocation:
-    """Where trees are made.
+    """A location of outputs.
 
     Attributes:
-        name: for people.
-        folder: that exists.
-        keeps: whether what was made stays until all rounds are over, so that no run follows a removal.
+        name: display name.
+        folder: an existing folder.
+        keeps: whether outputs stay until all rounds are over, so that no run follows a removal.
     """
 
     name: str
@@ -43,18 +43,18 @@ class OutputLocation:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run.
+    """One run of a peer.
 
     Attributes:
-        comparison, place: their names.
-        round: counted from 0.
-        peer: its name.
-        usage: what it took.
-        output: what it made.
+        comparison, location: names of both.
+        round: number of the round, from 0.
+        peer: name of the peer.
+        usage: resources it used.
+        output: size of its output.
     """
 
     comparison: str
-    place: str
+    location: str
     round: int
     peer: str
     usage: ProcessUsage
@@ -62,64 +62,64 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What the machine needed for a job, in one round.
+class StageSample:
+    """The measured stages of a job in one round.
 
     Attributes:
-        comparison, place: their names.
-        round: counted from 0.
-        work: of the stages.
+        comparison, location: names of both.
+        round: number of the round, from 0.
+        work: processor time of the stages.
     """
 
     comparison: str
-    place: str
+    location: str
     round: int
     work: LimitWork
 
 
 @dataclass(slots=True)
 class Results:
-    """What came of all rounds.
+    """The results of all rounds.
 
     Attributes:
-        samples: of each run that succeeded.
-        needs: one for each round of a comparison that has a limit.
-        failures: a message for each run that failed or did not make what the others made.
+        samples: one for each successful run.
+        stage_samples: one for each round of a comparison with a limit.
+        failures: a message for each run that failed or whose output differs from the others.
     """
 
     samples: list[Sample] = field(default_factory=list)
-    needs: list[Need] = field(default_factory=list)
+    stage_samples: list[StageSample] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
 def run_rounds(
     layout: Layout,
-    sources: Mapping[Where, ImageSource],
+    sources: Mapping[Transport, ImageSource],
     comparisons: Sequence[Comparison],
-    places: Sequence[OutputLocation],
+    locations: Sequence[OutputLocation],
     rounds: int,
 ) -> Results:
-    """Runs the peers of each comparison in turn, in another order each round, and measures its stages.
+    """Run the peers of each comparison, in rotating order, and measure its stages.
 
     Args:
-        layout: of the image.
-        sources: of the image, for all comparisons.
-        comparisons: one after the other.
-        places: likewise, for each comparison.
-        rounds: in each place.
+        layout: layout of the image.
+        sources: sources of the image, by transport.
+        comparisons: comparisons, run one after the other.
+        locations: locations, used one after the other in each comparison.
+        rounds: number of rounds in each location.
     """
     results = Results()
-    for comparison, place in product(comparisons, places):
+    for comparison, location in product(comparisons, locations):
         source = sources[comparison.source]
-        with temporary_folder(place.folder, "fastpull-bench-") as folder:
+        with temporary_folder(location.folder, "fastpull-bench-") as folder:
             spread(folder)
-            for number, peer in _turns(comparison.peers, rounds):
-                name = f"{comparison.name}, {place.name}, round {number + 1}: {peer.name if peer else 'the stages'}"
+            for number, peer in _schedule(comparison.peers, rounds):
+                name = f"{comparison.name}, {location.name}, round {number + 1}: {peer.name if peer else 'the stages'}"
                 try:
                     if peer is None:
-                        results.needs += _measure_stages(layout, source, comparison, place, number, folder)
+                        results.stage_samples += _measure_stages(layout, source, comparison, location, number, folder)
                         continue
-                    sample = _run(source, comparison, peer, place, number, folder)
+                    sample = _run(source, comparison, peer, location, number, folder)
                 except (ProgramFailed, OSError) as error:
                     results.failures.append(f"{name}: {error}")
                     print(f"{name}: failed", file=sys.stderr)
@@ -127,61 +127,63 @@ def run_rounds(
                     results.samples.append(sample)
                     print(f"{name}: {sample.usage.wall_seconds:.2f} s", file=sys.stderr)
     for comparison in comparisons:
-        alike = {peer.name for peer in comparison.peers if peer.is_alike}
-        outputs = [one for one in results.samples if one.comparison == comparison.name and one.peer in alike]
+        comparable = {peer.name for peer in comparison.peers if peer.is_comparable}
+        outputs = [
+            sample for sample in results.samples if sample.comparison == comparison.name and sample.peer in comparable
+        ]
         results.failures += _differences(comparison.name, outputs)
     return results
 
 
-def _turns(peers: Sequence[Peer], rounds: int) -> Iterator[tuple[int, Peer | None]]:
-    """Whose turn it is; None for the stages."""
-    everybody = (*peers, None)
+def _schedule(peers: Sequence[Peer], rounds: int) -> Iterator[tuple[int, Peer | None]]:
+    """Yield the round and the peer of each run; None stands for the stages."""
+    runs = (*peers, None)
     for number in range(rounds):
-        first = number % len(everybody)
-        for peer in (*everybody[first:], *everybody[:first]):
+        first = number % len(runs)
+        for peer in (*runs[first:], *runs[:first]):
             yield number, peer
 
 
 @contextmanager
-def _folder_of_a_run(place: OutputLocation, parent: str) -> Iterator[str]:
+def _run_folder(location: OutputLocation, parent: str) -> Iterator[str]:
     folder = tempfile.mkdtemp(dir=parent)
     try:
         yield folder
     finally:
-        if not place.keeps:
+        if not location.keeps:
             shutil.rmtree(folder)
 
 
 def _measure_stages(
-    layout: Layout, source: ImageSource, comparison: Comparison, place: OutputLocation, number: int, parent: str
-) -> list[Need]:
+    layout: Layout, source: ImageSource, comparison: Comparison, location: OutputLocation, number: int, parent: str
+) -> list[StageSample]:
     if not comparison.stages:
         return []
-    with _folder_of_a_run(place, parent) as folder:
+    with _run_folder(location, parent) as folder:
         os.sync()
         work = measure_stages(layout, source.repository, folder, comparison.stages)
-    return [Need(comparison.name, place.name, number, work)]
+    return [StageSample(comparison.name, location.name, number, work)]
 
 
 def _run(
-    source: ImageSource, comparison: Comparison, peer: Peer, place: OutputLocation, number: int, parent: str
+    source: ImageSource, comparison: Comparison, peer: Peer, location: OutputLocation, number: int, parent: str
 ) -> Sample:
-    with _folder_of_a_run(place, parent) as folder:
+    with _run_folder(location, parent) as folder:
         for command in peer.prepare(source, folder):
             run(command)
         commands = peer.commands(source, folder)
-        os.sync()  # what was written and removed before is not to be paid for now
+        os.sync()  # earlier writes and removals must not count here
         usage = measure(commands, folder)
         output = output_size(os.path.join(folder, peer.output))
-        return Sample(comparison.name, place.name, number, peer.name, usage, output)
+        return Sample(comparison.name, location.name, number, peer.name, usage, output)
 
 
 def _differences(comparison: str, samples: Sequence[Sample]) -> list[str]:
-    """A message if the outputs of a comparison do not hold equally much."""
+    """Return a message if the outputs of a comparison differ in their number of entries."""
     counts: dict[int, set[str]] = {}
     for sample in samples:
         counts.setdefault(sample.output.entries, set()).add(sample.peer)
     if len(counts) < 2:
         return []
     words = "; ".join(f"{count} by {', '.join(sorted(names))}" for count, names in sorted(counts.items()))
-    return [f"{comparison}: the outputs do not have the same number of entries: {words}"]
+    return [f"{comparison}: the outputs differ in their number of entries: {words}"]

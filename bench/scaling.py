@@ -29,25 +29,25 @@ from tests.support.programs import require
 from tests.support.setup_errors import SetupError
 
 _FILE_BYTES = 1 << 20
-_LEVEL = 1  # of compression: images are not kept, and inflating takes as long
+_LEVEL = 1  # compression level: images are temporary, and inflation takes the same time
 _OUTPUTS = {"directory": "rootfs/", "squashfs": "image.sqsh"}
-_HEADER = ("grows", "output", "N", "median s", "time", "CPU s", "CPU", "peak RSS MiB", "RSS")
+_HEADER = ("dimension", "output", "size", "median s", "time", "CPU s", "CPU", "peak RSS MiB", "RSS")
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """What is doubled.
+    """A dimension that is doubled.
 
     Attributes:
-        name: on the command line, and the unit of the numbers.
-        numbers: each twice the one before.
+        name: name on the command line, and unit of the numbers.
+        numbers: sizes, each twice the one before.
     """
 
     name: str
     numbers: tuple[int, ...]
 
     def shape(self, number: int) -> Shape | AdversarialImage:
-        """The image of that size."""
+        """Return the image of a size."""
         match self.name:
             case "entries":
                 return Shape("entries", layers=4, files=number, file_size=100)
@@ -69,15 +69,15 @@ DIMENSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What pulls of one size came to.
+    """The summary of pulls of one size.
 
     Attributes:
-        dimension, output: their names.
-        number: of what was doubled.
-        seconds: the median.
-        cpu_seconds: likewise; beside other work they tell more.
-        max_rss: the most, in bytes.
-        time_growth, cpu_growth, rss_growth: by those of half the number; None for the first.
+        dimension, output: names of both.
+        number: size in the dimension.
+        seconds: median wall time.
+        cpu_seconds: median processor time, which is more reliable on a busy machine.
+        max_rss: peak memory, in bytes.
+        time_growth, cpu_growth, rss_growth: ratios to the values of half the size; None for the first size.
     """
 
     dimension: str
@@ -92,12 +92,12 @@ class Step:
 
 
 def steps_of(dimension: str, output: str, runs: Sequence[tuple[int, Sequence[ProcessUsage]]]) -> list[Step]:
-    """What the runs come to.
+    """Summarize runs.
 
     Args:
-        dimension: its name.
-        output: its name.
-        runs: for each number, from the least on, what was measured.
+        dimension: name of the dimension.
+        output: name of the output.
+        runs: measurements for each size, in ascending order.
     """
     steps: list[Step] = []
     for number, usages in runs:
@@ -113,7 +113,7 @@ def steps_of(dimension: str, output: str, runs: Sequence[tuple[int, Sequence[Pro
 
 
 def table(steps: Sequence[Step]) -> str:
-    """The steps, aligned."""
+    """Format the steps as a table."""
     cells = [
         (
             step.dimension,
@@ -132,19 +132,29 @@ def table(steps: Sequence[Step]) -> str:
 
 
 def main() -> int:
-    """Measures, prints a table, and writes all results."""
-    parser = argparse.ArgumentParser(prog="python -m bench.scaling", description="Doubles a generated image.")
+    """Measure, print a table, and write all results."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.scaling", description="Measure how a pull scales with a generated image."
+    )
     parser.add_argument(
         "--dimensions",
         default="entries,layers,bytes",
         metavar="LIST",
-        help=f"(%(default)s); also {','.join(ADVERSARIAL)}",
+        help=f"dimensions to double (default: %(default)s); also {','.join(ADVERSARIAL)}",
     )
-    parser.add_argument("--outputs", default="directory,squashfs", metavar="LIST", help="(%(default)s)")
-    parser.add_argument("--steps", type=int, default=4, metavar="N", help="sizes of each, from the least on (4)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each size (3)")
-    parser.add_argument("--folder", default="/dev/shm", metavar="DIR", help="for images and outputs (%(default)s)")
-    parser.add_argument("--json", default="build/bench/scaling.json", metavar="FILE", help="(%(default)s)")
+    parser.add_argument(
+        "--outputs", default="directory,squashfs", metavar="LIST", help="outputs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=4, metavar="N", help="sizes of each dimension, in ascending order (default: 4)"
+    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each size (default: 3)")
+    parser.add_argument(
+        "--folder", default="/dev/shm", metavar="DIR", help="folder for images and outputs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--json", default="build/bench/scaling.json", metavar="FILE", help="file for all results (default: %(default)s)"
+    )
     options = parser.parse_args()
     try:
         require(("fastpull",))
@@ -163,7 +173,7 @@ def _run(options: argparse.Namespace) -> list[Step]:
     known = {dimension.name: dimension for dimension in DIMENSIONS}
     names, outputs = options.dimensions.split(","), options.outputs.split(",")
     if not (known.keys() >= set(names) and _OUTPUTS.keys() >= set(outputs)):
-        raise SetupError(f"dimensions are of {', '.join(known)}, outputs of {', '.join(_OUTPUTS)}")
+        raise SetupError(f"unknown dimension or output; dimensions: {', '.join(known)}; outputs: {', '.join(_OUTPUTS)}")
     steps = []
     for dimension in map(known.__getitem__, names):
         runs: dict[str, list[tuple[int, list[ProcessUsage]]]] = {output: [] for output in outputs}
@@ -180,7 +190,7 @@ def _run(options: argparse.Namespace) -> list[Step]:
 
 
 def _generate(shape: Shape | AdversarialImage, path: str) -> None:
-    """In a process of its own: the kernel counts this one's memory in what it tells of those started from it."""
+    """Write the image in a separate process, because a child's peak includes its parent's memory."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         pool.submit(_write, shape, path).result()
 

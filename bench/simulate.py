@@ -1,11 +1,11 @@
-"""How long until all nodes have an image, on paper: ``python -m bench.simulate FOLDER`` draws it and prints tables.
+"""Simulation of the time until all nodes have an image: ``python -m bench.simulate FOLDER`` writes charts and tables.
 
-A small discrete simulation. An image is cut into pieces; a piece goes from one server to the next (registry,
-connection, the core that inflates its layer, the node's cores, disks), and each server takes what comes first, at its
-rate. So what is slowest anywhere holds up the rest, and nothing else is assumed. Nodes are alike and begin
-together, so that a piece that all of them get from each other has to be followed on one of them only.
+A small discrete-event simulation. An image is cut into pieces. Each piece passes servers in order: the registry, a
+connection, the core that inflates its layer, the node's cores, disks. A server processes pieces in the order of their
+arrival, at its rate, so that the slowest server delays all others. Nodes are identical and start together; a piece that
+all nodes exchange is therefore followed on one node only.
 
-`bench.calibration` compares it with what was measured.
+`bench.calibration` compares the simulation with measurements.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from typing import TypeAlias
 
 from bench.curves import Curve, draw_curves
 from bench.tables import aligned
-from tests.support.slow_link import Line
+from tests.support.slow_link import Link
 
 NODES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A registry, and nodes that are alike. Rates are bytes a second, of what is named.
+    """A registry and identical nodes. Rates are bytes per second.
 
     Attributes:
-        registry_rate: what the registry sends to all together.
-        registry_latency_seconds: from a request to its answer.
-        connection_rate: what comes over one connection.
-        connections: of a node.
-        network_rate: what a node receives from outside.
-        interconnect_rate: what a node receives from other nodes, while it sends as much.
-        interconnect_latency_seconds: of one message.
-        shared_rate: what a shared filesystem gives to, or takes from, all nodes together.
-        shared_node_rate: the same for one node.
-        disk_rate: what a node's own disk takes.
-        cores: of a machine.
+        registry_rate: rate of the registry to all nodes together.
+        registry_latency_seconds: time from a request to its response.
+        connection_rate: rate of one connection.
+        connections: connections of a node.
+        network_rate: rate of a node's external network.
+        interconnect_rate: rate at which a node receives from other nodes, while it sends at the same rate.
+        interconnect_latency_seconds: latency of one message.
+        shared_rate: rate of the shared filesystem for all nodes together.
+        shared_node_rate: rate of the shared filesystem for one node.
+        disk_rate: write rate of a node's own disk.
+        cores: cores of a machine.
         receive_rate: compressed bytes that a core receives and stores.
         verify_rate: compressed bytes that a core hashes.
         inflate_rate: compressed bytes that a core inflates, hashes and scans.
-        build_rate: compressed bytes, of which a core makes a squashfs file's blocks once they are inflated.
-        start_seconds: of a core, for each command, until it asks the registry, and at its end.
-        squash_seconds: the same for what is to become a squashfs file, more than for blobs.
-        mpi_seconds: the same for a command that is a rank of an MPI job, more than for one alone.
-        exchange_rate: bytes that a core sends to, or checks and stores of, other nodes.
-        requests: to the registry, one after the other, before the first layer comes.
-        poll_seconds: the longest pause between two looks of those who wait for somebody else.
-        nodes_per_machine: of nodes that are processes of one machine, and share its cores.
+        build_rate: compressed bytes for which a core writes squashfs blocks, after inflation.
+        start_seconds: processor seconds of each command before its first request and at its end.
+        squash_seconds: additional processor seconds of a command that writes a squashfs image.
+        mpi_seconds: additional processor seconds of a command that is a rank of an MPI job.
+        exchange_rate: bytes that a core sends to other nodes, or receives, checks and stores.
+        requests: sequential requests to the registry before the first layer.
+        poll_seconds: longest interval between two checks of a waiting process.
+        nodes_per_machine: nodes that are processes of one machine and share its cores.
     """
 
     registry_rate: float
@@ -80,11 +80,11 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedImage:
-    """What is pulled.
+    """The pulled image.
 
     Attributes:
-        layers: bytes of each, compressed.
-        output: bytes of the squashfs file.
+        layers: compressed size of each layer.
+        output: size of the squashfs image.
     """
 
     layers: tuple[int, ...]
@@ -92,7 +92,7 @@ class SimulatedImage:
 
     @property
     def size(self) -> int:
-        """Of all layers, compressed, in bytes."""
+        """Return the compressed size of all layers."""
         return sum(self.layers)
 
 
@@ -117,46 +117,46 @@ TYPICAL = Site(
     mpi_seconds=0.5,
     exchange_rate=1.5e9,
 )
-"""A registry with 10 Gbit/s, nodes with 25 Gbit/s to it, 100 Gbit/s between them, and NVMe disks."""
+"""A registry with 10 Gbit/s; nodes with 25 Gbit/s to it, 100 Gbit/s between them, and NVMe disks."""
 
 LARGE = SimulatedImage(
     layers=(3_000_000_000, 2_000_000_000, 1_500_000_000, 1_000_000_000, *([250_000_000] * 10)), output=10**10
 )
-"""A machine-learning image of 10 GB, compressed, in 14 layers."""
+"""A machine-learning image of 10 GB (compressed) in 14 layers."""
 
 
 @dataclass(slots=True)
 class Server:
-    """Takes pieces one after the other, in the order in which they come.
+    """A server that processes pieces in the order of their arrival.
 
     Attributes:
-        name: in results.
-        line: when it is free.
-        busy_seconds: that it worked.
+        name: name in the results.
+        link: link with the rate and the next free time of the server.
+        busy_seconds: total processing time.
     """
 
     name: str
-    line: Line
+    link: Link
     busy_seconds: float = 0.0
 
     def take(self, size: float, now: float) -> float:
-        """Takes a piece that is there now, and returns when it is done."""
-        self.busy_seconds += size / self.line.rate
-        return self.line.send(size, now)
+        """Process a piece that arrives now, and return the time of completion."""
+        self.busy_seconds += size / self.link.rate
+        return self.link.send(size, now)
 
 
 Steps: TypeAlias = Iterator[tuple[Server | None, float]]
-"""The way of a piece: servers, with what each has to do; without a server it is only late, by so many seconds."""
+"""The route of a piece: servers with an amount of work each, or None with a delay in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a simulation found.
+    """The outcome of a simulation.
 
     Attributes:
-        seconds: until all nodes have what they want.
-        registry_bytes: that left the registry.
-        busy: of each kind of server the share of that time that the busiest worked, the largest first.
+        seconds: time until all nodes have the image.
+        registry_bytes: bytes sent by the registry.
+        busy: utilization of the busiest server of each kind, in descending order.
     """
 
     seconds: float
@@ -164,19 +164,19 @@ class Outcome:
     busy: Mapping[str, float]
 
     @property
-    def binds(self) -> str:
-        """What a faster one of would help most."""
+    def bottleneck(self) -> str:
+        """Return the kind of server with the highest utilization."""
         return next(iter(self.busy), "nothing")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a layer.
+    """A piece of a layer.
 
     Attributes:
-        layer: its number.
-        size: in bytes, compressed.
-        output: bytes of the squashfs file that are made of it.
+        layer: number of the layer.
+        size: compressed size in bytes.
+        output: size of its part of the squashfs image.
     """
 
     layer: int
@@ -185,14 +185,14 @@ class Piece:
 
 
 class World:
-    """The servers of one run.
+    """The servers of one simulation.
 
     Args:
-        site: with their rates.
-        image: that is pulled.
-        nodes: that there are.
-        squashed: what they want.
-        pieces: to cut it into.
+        site: rates of the servers.
+        image: image to pull.
+        nodes: number of nodes.
+        squashed: whether the nodes write squashfs images.
+        pieces: number of pieces of the image.
     """
 
     def __init__(self, site: Site, image: SimulatedImage, nodes: int, squashed: bool, pieces: int) -> None:
@@ -209,20 +209,20 @@ class World:
         self.pieces = list(_cut(image, pieces))
 
     def add(self, name: str, rate: float) -> Server:
-        """A server."""
-        server = Server(name, Line(0.0, rate))
+        """Add a server."""
+        server = Server(name, Link(0.0, rate))
         self.servers.append(server)
         return server
 
     def machine(self, node: int) -> SimulatedMachine:
-        """The cores of a node."""
+        """Return the machine of a node."""
         number = node // self.site.nodes_per_machine
         if number not in self._machines:
             self._machines[number] = SimulatedMachine(self)
         return self._machines[number]
 
     def download(self, piece: Piece, node: SimulatedNode) -> Steps:
-        """A node gets a piece from the registry."""
+        """Download a piece from the registry to a node."""
         self.sent += piece.size
         yield None, self.site.registry_latency_seconds
         yield self.registry, piece.size
@@ -231,26 +231,26 @@ class World:
         yield node.machine.cores, piece.size / self.site.receive_rate
 
     @staticmethod
-    def run(ways: Iterable[Steps], began: float) -> float:
-        """Lets pieces go their ways, all from the same time on, and returns when the last has arrived."""
+    def run(routes: Iterable[Steps], began: float) -> float:
+        """Send pieces along their routes from a common start, and return the time when the last one arrives."""
         number, end = 0, began
         coming: list[tuple[float, int, Steps]] = []
-        for way in ways:
-            coming.append((began, number, way))
+        for route in routes:
+            coming.append((began, number, route))
             number += 1
         while coming:
-            now, _, way = heapq.heappop(coming)
-            step = next(way, None)
+            now, _, route = heapq.heappop(coming)
+            step = next(route, None)
             if step is None:
                 end = max(end, now)
                 continue
             server, size = step
             number += 1
-            heapq.heappush(coming, (now + size if server is None else server.take(size, now), number, way))
+            heapq.heappush(coming, (now + size if server is None else server.take(size, now), number, route))
         return end
 
     def outcome(self, seconds: float) -> Outcome:
-        """What came of it."""
+        """Return the outcome."""
         busy: dict[str, float] = {}
         for server in self.servers:
             if server.busy_seconds:
@@ -259,10 +259,10 @@ class World:
 
 
 class SimulatedMachine:
-    """The cores of a node, or of all nodes that are on one machine.
+    """The cores of one machine, shared by its nodes.
 
     Attributes:
-        cores: all of them together; what they have to do is in seconds of one.
+        cores: server for all cores together; its work is in seconds of one core.
     """
 
     def __init__(self, world: World) -> None:
@@ -270,17 +270,17 @@ class SimulatedMachine:
         self.cores = world.add("cores", world.site.cores)
 
     def verify(self, piece: Piece) -> Steps:
-        """Hashes a piece."""
+        """Hash a piece."""
         yield self.cores, piece.size / self.site.verify_rate
 
     def build(self, piece: Piece, inflater: Server) -> Steps:
-        """Makes blocks of a piece, whose layer is inflated by one core from its front."""
+        """Write the blocks of a piece; one core inflates its layer in order."""
         yield inflater, piece.size
         yield self.cores, piece.size / self.site.inflate_rate + piece.size / self.site.build_rate
 
 
 class SimulatedNode:
-    """A node's own lines and disk."""
+    """The links and the disk of a node."""
 
     def __init__(self, world: World, number: int) -> None:
         site = world.site
@@ -288,26 +288,26 @@ class SimulatedNode:
         self.connections = cycle([world.add("connections", site.connection_rate) for _ in range(site.connections)])
         self.network = world.add("a node's network", site.network_rate)
         self.interconnect = world.add("interconnect", site.interconnect_rate)
-        self.shared = world.add("a node's way to the shared filesystem", site.shared_node_rate)
+        self.shared = world.add("a node's link to the shared filesystem", site.shared_node_rate)
         self.disk = world.add("a node's disk", site.disk_rate)
         chains = min(site.cores, len(world.image.layers))
         inflaters = [world.add("inflating a layer", site.inflate_rate) for _ in range(chains)]
         self._inflater = [inflaters[place] for place in assign(world.image.layers, chains)]
 
     def make(self, piece: Piece, squashed: bool) -> Steps:
-        """Verifies a piece, or makes blocks of it."""
+        """Verify a piece, or write its blocks."""
         if squashed:
             return self.machine.build(piece, self._inflater[piece.layer])
         return self.machine.verify(piece)
 
     def exchange(self, size: float, beside: int) -> Steps:
-        """Receives bytes from another node, as so many nodes do on the same cores, and gives as many to others."""
+        """Receive bytes from another node and send as many; `beside` nodes on the same cores do the same."""
         yield self.interconnect, size
         yield self.machine.cores, 2 * size * beside / self.machine.site.exchange_rate
 
 
 def assign(sizes: Sequence[int], places: int) -> list[int]:
-    """Gives each layer a place, the largest first, where there is least so far."""
+    """Assign layers to places, the largest layer first, always to the place with the least load."""
     loads, found = [0] * places, [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         place = min(range(places), key=loads.__getitem__)
@@ -317,7 +317,7 @@ def assign(sizes: Sequence[int], places: int) -> list[int]:
 
 
 def _cut(image: SimulatedImage, count: int) -> Iterator[Piece]:
-    """Pieces in the order in which they are asked for: layers side by side, each from its front."""
+    """Yield pieces in the order of their requests: all layers concurrently, each from its start."""
     size, ratio = image.size / count, image.output / image.size
     parts = []
     for number, layer in enumerate(image.layers):
@@ -329,27 +329,27 @@ def _cut(image: SimulatedImage, count: int) -> Iterator[Piece]:
 
 
 Strategy: TypeAlias = Callable[[World, int, bool], float]
-"""Simulates a number of nodes that want an image, squashed or not; returns when the last one has it."""
+"""A function that simulates a number of nodes, with squashfs images or blobs, and returns the time of the last one."""
 
 
 def independent(world: World, count: int, squashed: bool) -> float:
-    """Each node pulls for itself."""
+    """Let each node pull independently."""
     nodes = [SimulatedNode(world, number) for number in range(count)]
 
-    def way(piece: Piece, node: SimulatedNode) -> Steps:
+    def route(piece: Piece, node: SimulatedNode) -> Steps:
         yield from world.download(piece, node)
         yield from node.make(piece, squashed)
         yield node.disk, piece.output if squashed else piece.size
 
-    return world.run((way(piece, node) for piece in world.pieces for node in nodes), world.began)
+    return world.run((route(piece, node) for piece in world.pieces for node in nodes), world.began)
 
 
 def shared(world: World, count: int, squashed: bool) -> float:
-    """One node pulls into the shared cache; of a squashfs file the others copy, of blobs they need no copy."""
+    """Let one node pull into the shared cache; other nodes copy a squashfs image, and use blobs in place."""
     nodes = [SimulatedNode(world, number) for number in range(count)]
     leader = nodes[0]
 
-    def way(piece: Piece) -> Steps:
+    def route(piece: Piece) -> Steps:
         yield from world.download(piece, leader)
         yield from leader.make(piece, squashed)
         for server in (leader.shared, world.shared):
@@ -359,7 +359,7 @@ def shared(world: World, count: int, squashed: bool) -> float:
         for server in (world.shared, node.shared, node.disk):
             yield server, piece.output
 
-    published = world.run((way(piece) for piece in world.pieces), world.began)
+    published = world.run((route(piece) for piece in world.pieces), world.began)
     published += world.site.poll_seconds * (1 - 1 / count)
     if not squashed:
         return published
@@ -367,13 +367,13 @@ def shared(world: World, count: int, squashed: bool) -> float:
 
 
 def mpi_fetch(world: World, count: int, squashed: bool) -> float:
-    """Each node downloads a part, and gives it to all others while it comes; each makes its own output."""
+    """Let each node download a part and forward it to all others; each node writes its own output."""
     nodes = [SimulatedNode(world, number) for number in range(count)]
     hops = math.ceil(math.log2(count)) * world.site.interconnect_latency_seconds
     one = nodes[0]
-    beside = min(count, world.site.nodes_per_machine)  # that do the same on the same cores
+    beside = min(count, world.site.nodes_per_machine)  # nodes that share the same cores
 
-    def way(piece: Piece, giver: SimulatedNode) -> Steps:
+    def route(piece: Piece, giver: SimulatedNode) -> Steps:
         yield from world.download(piece, giver)
         if count > 1:
             yield None, hops
@@ -382,21 +382,21 @@ def mpi_fetch(world: World, count: int, squashed: bool) -> float:
             yield server, work * beside if server is one.machine.cores else work
         yield one.disk, piece.output if squashed else piece.size
 
-    return world.run((way(piece, nodes[place % count]) for place, piece in enumerate(world.pieces)), world.mpi_began)
+    return world.run((route(piece, nodes[place % count]) for place, piece in enumerate(world.pieces)), world.mpi_began)
 
 
 def mpi_build(world: World, count: int, squashed: bool) -> float:
-    """Each layer is fetched, inflated and compressed by one node, which gives its blocks to all; all assemble them."""
+    """Let one node fetch, inflate and compress each layer and send its blocks; all nodes assemble them."""
     if not squashed or count == 1:
         return mpi_fetch(world, count, squashed)
     site, layers = world.site, world.image.layers
     nodes = [SimulatedNode(world, number) for number in range(min(count, len(layers) + 1))]
     owners = assign(layers, count)
     hops = math.ceil(math.log2(count)) * site.interconnect_latency_seconds
-    one = nodes[-1]  # that has made least, and gets most
+    one = nodes[-1]  # the node that builds least and receives most
     beside = min(count, site.nodes_per_machine)
 
-    def way(piece: Piece, owner: SimulatedNode) -> Steps:
+    def route(piece: Piece, owner: SimulatedNode) -> Steps:
         yield from world.download(piece, owner)
         yield from owner.make(piece, squashed=True)
         if owner is not one:
@@ -407,7 +407,7 @@ def mpi_build(world: World, count: int, squashed: bool) -> float:
     def compare(piece: Piece) -> Steps:
         yield one.machine.cores, piece.output * beside / site.exchange_rate
 
-    gathered = world.run((way(piece, nodes[owners[piece.layer]]) for piece in world.pieces), world.mpi_began)
+    gathered = world.run((route(piece, nodes[owners[piece.layer]]) for piece in world.pieces), world.mpi_began)
     return world.run((compare(piece) for piece in world.pieces), gathered)
 
 
@@ -422,15 +422,15 @@ STRATEGIES: Mapping[str, Strategy] = {
 def simulate(
     strategy: str, nodes: int, site: Site, image: SimulatedImage, *, squashed: bool = True, pieces: int = 128
 ) -> Outcome:
-    """Simulates one run.
+    """Simulate one run.
 
     Args:
         strategy: one of `STRATEGIES`.
-        nodes: that want the image.
-        site: that they are on.
-        image: that they want.
-        squashed: as a squashfs file on the disk of each; otherwise its blobs, verified, in the cache of each or of all.
-        pieces: that the image is cut into; by default so many that it does not take long.
+        nodes: number of nodes.
+        site: site of the nodes.
+        image: image to pull.
+        squashed: whether each node writes a squashfs image to its disk; otherwise verified blobs go to its cache.
+        pieces: number of pieces of the image; 0 chooses a number that keeps the simulation short.
     """
     if not pieces:
         pieces = 256 if strategy.startswith("MPI") else max(16, min(256, 100_000 // nodes))
@@ -438,11 +438,11 @@ def simulate(
     return world.outcome(STRATEGIES[strategy](world, nodes, squashed))
 
 
-# --- pictures and tables
+# --- charts and tables
 
 
 def curves(site: Site, image: SimulatedImage, *, squashed: bool) -> list[tuple[str, list[Outcome]]]:
-    """The outcomes of each strategy, for each of `NODES`."""
+    """Return the outcomes of each strategy for each of `NODES`."""
     names = [name for name in STRATEGIES if squashed or name != "MPI build"]
     return [(name, [simulate(name, count, site, image, squashed=squashed) for count in NODES]) for name in names]
 
@@ -459,14 +459,14 @@ def _draw(folder: str) -> None:
             file.write(draw_curves(title, drawn, x="nodes", y="seconds"))
         print(f"\n{title}\n")
         rows = [
-            [str(count), *(f"{outcomes[place].seconds:.0f} s, {outcomes[place].binds}" for _, outcomes in found)]
+            [str(count), *(f"{outcomes[place].seconds:.0f} s, {outcomes[place].bottleneck}" for _, outcomes in found)]
             for place, count in enumerate(NODES)
         ]
         print(aligned([["nodes", *(name for name, _ in found)], *rows], len(found) + 1))
 
 
 def main() -> int:
-    """Draws the curves into the folder that the command line names."""
+    """Draw the curves into the folder named on the command line."""
     _draw(sys.argv[1])
     return 0
 

@@ -1,4 +1,4 @@
-"""Sources: where peers take the image from, each there for as long as it is needed."""
+"""Sources of the image: a layout, registries and slow links, started on demand."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tests.support.images.layouts import Layout
 
 RATE = 50e6
-"""Bytes a second of each connection to a distant registry."""
+"""Bytes per second of each connection to a distant registry."""
 
 
-class Where(StrEnum):
-    """The ways to an image."""
+class Transport(StrEnum):
+    """The transports of an image."""
 
     LAYOUT = "layout"
     HTTP = "http"
@@ -27,17 +27,17 @@ class Where(StrEnum):
     FAR = "80 ms"
 
 
-_DELAYS = {Where.NEAR: 0.020, Where.FAR: 0.080}
+_DELAYS = {Transport.NEAR: 0.020, Transport.FAR: 0.080}
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """An image as it is offered.
+    """The address of an image.
 
     Attributes:
-        reference: on a registry, without a scheme; of a layout, ``PATH:TAG``.
-        scheme: ``docker://`` or ``oci:``, as skopeo and fastpull have it.
-        repository: of the registry in plain http as a URL; empty without one.
+        reference: reference in a registry without a scheme, or ``PATH:TAG`` of a layout.
+        scheme: ``docker://`` or ``oci:``, as in skopeo and fastpull.
+        repository: URL of the repository over plain http; empty without a registry.
     """
 
     reference: str
@@ -49,29 +49,33 @@ class ImageSource:
 
 
 @contextlib.contextmanager
-def offered(layout: Layout, ways: Collection[Where], folder: str) -> Iterator[dict[Where, ImageSource]]:
-    """Offers an image, by registries and proxies that are stopped at the end.
+def serve_sources(
+    layout: Layout, transports: Collection[Transport], folder: str
+) -> Iterator[dict[Transport, ImageSource]]:
+    """Serve an image from registries and proxies, and stop them at the end.
 
     Args:
-        layout: the image.
-        ways: those that are needed.
-        folder: for the registry's storage and logs; exists.
+        layout: layout of the image.
+        transports: transports to serve.
+        folder: an existing folder for the registry's storage and logs.
 
     Raises:
-        SetupError: something does not start, or does not take the image.
+        SetupError: A service does not start, or rejects the image.
     """
-    sources = {Where.LAYOUT: ImageSource(f"{layout.path}:{layout.tag}", "oci:")}
+    sources = {Transport.LAYOUT: ImageSource(f"{layout.path}:{layout.tag}", "oci:")}
     with contextlib.ExitStack() as stack:
-        if set(ways) - {Where.LAYOUT}:
+        if set(transports) - {Transport.LAYOUT}:
             address = stack.enter_context(running(folder))
             push(layout, address)
-            for way in ways:
-                if way in _DELAYS:
-                    at = stack.enter_context(slowed(address, _DELAYS[way], RATE))
-                elif way is Where.TLS:
+            for transport in transports:
+                if transport in _DELAYS:
+                    at = stack.enter_context(slowed(address, _DELAYS[transport], RATE))
+                elif transport is Transport.TLS:
                     at = stack.enter_context(running(folder, Certificate.make(folder)))
                 else:
                     at = address
-                if way is not Where.LAYOUT:
-                    sources[way] = ImageSource(reference_at(at, layout), repository=f"http://{address}/v2/{REPOSITORY}")
+                if transport is not Transport.LAYOUT:
+                    sources[transport] = ImageSource(
+                        reference_at(at, layout), repository=f"http://{address}/v2/{REPOSITORY}"
+                    )
         yield sources

@@ -1,8 +1,7 @@
-"""Measures the stages of a job one by one: ``python -m bench.stages``, a process of its own, on one thread.
+"""Processor time of each stage of a job: ``python -m bench.stages``, a separate process with one thread.
 
-The layers pass through the libraries that fastpull uses, a chunk at a time as in a pull, and each stage's CPU time is
-added up. So caches are as warm, and pages as cold, as in a pull; but nothing waits, and nothing is coordinated. Blobs
-are received with a plain socket: the machine needs no more than that.
+The layers pass through the libraries that fastpull uses, chunk by chunk as in a pull, so that processor caches are as
+warm and pages as cold as in a pull. Nothing waits and nothing is coordinated. A plain socket receives the blobs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tests.support.setup_errors import SetupError
 
 _BLOCK = 128 << 10
 _RECEIVED = 256 << 10
-_BATCH = 1 << 20  # bytes of an image that are worth a system call
+_BATCH = 1 << 20  # bytes of an image written with one system call
 _NEED_TAR = {
     LimitStage.INFLATE,
     LimitStage.HASH_TAR,
@@ -44,11 +43,11 @@ _NEED_TAR = {
 
 
 class _StageBlob(io.RawIOBase):
-    """A blob that is read, hashed and stored as far as that is wanted."""
+    """A blob that is read, and hashed and stored where these stages are wanted."""
 
     def __init__(self, path: str, copy: str | None, wanted: set[LimitStage], clock: Clock) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # closed with this
-        self._copy = open(copy, "xb", buffering=0) if copy is not None else None  # noqa: SIM115  # likewise
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115  # `close` closes it
+        self._copy = open(copy, "xb", buffering=0) if copy is not None else None  # noqa: SIM115  # `close` closes it
         self._hash = hashlib.sha256() if LimitStage.HASH_BLOB in wanted else None
         self._clock = clock
 
@@ -74,7 +73,7 @@ class _StageBlob(io.RawIOBase):
 
 
 class _Image:
-    """The bytes of an image, in blocks, compressed if that is wanted."""
+    """A file of image blocks, compressed where that stage is wanted."""
 
     def __init__(self, path: str, wanted: set[LimitStage], clock: Clock) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -114,7 +113,7 @@ class _Image:
 
 
 class _Files:
-    """The files of all layers in one tree, as the directory sink writes them while layers stream."""
+    """The files of all layers in one tree, written like those of the directory sink during streaming."""
 
     def __init__(self, folder: str) -> None:
         for name in ("root", "spool"):
@@ -132,8 +131,8 @@ class _Pass:
     """One pass of an image's layers through the stages.
 
     Args:
-        folder: that is empty; everything that is written goes there.
-        wanted: the stages.
+        folder: an empty folder for all files.
+        wanted: stages to measure.
     """
 
     def __init__(self, folder: str, wanted: set[LimitStage]) -> None:
@@ -147,7 +146,7 @@ class _Pass:
         self.entries = 0
 
     def layer(self, number: int, path: str, url: str) -> dict[LimitStage, float]:
-        """Passes a layer through, and returns what each stage took."""
+        """Process a layer, and return the seconds of each stage."""
         self._clock.seconds.clear()
         if LimitStage.RECEIVE in self._wanted:
             _receive(url, self._clock)
@@ -162,7 +161,7 @@ class _Pass:
         return dict(self._clock.seconds)
 
     def finish(self) -> float:
-        """Writes what is left of the image, and returns what that took."""
+        """Write the rest of the image, and return the seconds it took."""
         self._clock.seconds.clear()
         if self._image is not None:
             self._image.finish()
@@ -186,7 +185,7 @@ class _Pass:
                 with clock.running(LimitStage.FILES):
                     code = writer.write(chunk, spans)
                 if code:
-                    raise SetupError(f"files cannot be written (error {code})")
+                    raise SetupError(f"cannot write files to {self._folder} (error {code})")
             if self._image is not None:
                 self._image.add(chunk, spans)
         self.entries += len(scanner.entries)
@@ -196,25 +195,26 @@ class _Pass:
 
 
 def measure_stages(layout: Layout, repository: str, folder: str, wanted: Collection[LimitStage]) -> LimitWork:
-    """Passes the layers of an image through stages, in a process of its own.
+    """Measure the stages of an image in a separate process.
 
     Args:
-        layout: of the image.
-        repository: with the same blobs, ``http://HOST:PORT/v2/NAME``; for `LimitStage.RECEIVE` only.
-        folder: that is empty; everything that is written goes there.
-        wanted: the stages.
+        layout: layout of the image.
+        repository: URL of a repository with the same blobs, ``http://HOST:PORT/v2/NAME``; for `LimitStage.RECEIVE`
+            only.
+        folder: an empty folder for all files.
+        wanted: stages to measure.
 
     Raises:
-        ProgramFailed: it did not succeed.
+        ProgramFailed: The process failed.
     """
     command = [sys.executable, "-m", "bench.stages", layout.path, layout.tag, repository, folder, ",".join(wanted)]
-    answer: dict[str, Any] = json.loads(run(command))
-    seconds = {LimitStage(name): tuple(values) for name, values in answer.pop("seconds").items()}
-    return LimitWork(seconds, **answer)
+    result: dict[str, Any] = json.loads(run(command))
+    seconds = {LimitStage(name): tuple(values) for name, values in result.pop("seconds").items()}
+    return LimitWork(seconds, **result)
 
 
 def main() -> int:
-    """Measures, and prints the result as JSON; the arguments are those of `measure_stages`."""
+    """Measure, and print the result as JSON; the arguments are those of `measure_stages`."""
     path, tag, repository, folder, names = sys.argv[1:]
     wanted = set(map(LimitStage, names.split(",")))
     layout = Layout("", path, tag)
@@ -233,7 +233,7 @@ def main() -> int:
 
 
 def _receive(url: str, clock: Clock) -> None:
-    """Gets a blob, and drops it."""
+    """Receive a blob and discard it."""
     address, _, path = url.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(address)
     buffer = bytearray(_RECEIVED)
@@ -241,7 +241,7 @@ def _receive(url: str, clock: Clock) -> None:
         connection.request("GET", f"/{path}")
         with connection.getresponse() as response:
             if response.status != http.HTTPStatus.OK:
-                raise SetupError(f"{url} was answered with {response.status}")
+                raise SetupError(f"got status {response.status}, expected 200 for: {url}")
             while response.readinto(buffer):
                 pass
     connection.close()

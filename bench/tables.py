@@ -1,4 +1,4 @@
-"""Tables of text."""
+"""Text tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 def aligned(cells: Sequence[Sequence[str]], names: int) -> str:
-    """A table with a line below its header.
+    """Format a table with a line below its header.
 
     Args:
-        cells: by line; the first is the header.
-        names: how many columns are of text, which come first; the others are of numbers.
+        cells: rows of cells; the first row is the header.
+        names: number of leading text columns; the others hold numbers.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
@@ -23,5 +23,5 @@ def aligned(cells: Sequence[Sequence[str]], names: int) -> str:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio, where there is one."""
+    """Format a ratio, or ``-`` without one."""
     return "-" if ratio is None else f"{ratio:.2f}x"

@@ -1,7 +1,7 @@
-"""The squashfs writer alone: ``python -m bench.writer IMAGE TAR...``, a process of its own.
+"""The squashfs writer alone: ``python -m bench.writer IMAGE TAR...``, as a separate process.
 
-The layers are plain tars, from the base to the top. They are scanned, merged and written as in a pull, each on a thread
-of its own, as many at once as there are cores; nothing is fetched, hashed or inflated.
+The layers are plain tars, from the base to the top. They are scanned, merged and written as in a pull, with one thread
+for each layer and one core for each thread. Nothing is fetched, hashed or inflated.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fastpull.sinks.squashfs.sink import Squashfs
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
 
-_UNKNOWN = Digest("sha256", hashlib.sha256(b"not of interest here").hexdigest())
+_UNKNOWN = Digest("sha256", hashlib.sha256(b"unused").hexdigest())
 
 
 def write_image(image: str, tars: list[str]) -> None:
-    """Writes the image of the layers, the largest first."""
+    """Write the image, with the largest layers first."""
     sink, cores = Squashfs(image), available_cores()
     by_size = sorted(range(len(tars)), key=lambda number: -os.path.getsize(tars[number]))
     sink.begin(Resources(cores, min(cores, len(tars))))

@@ -1,4 +1,4 @@
 """Benchmarks of single stages: ``pytest bench/micro --benchmark-enable``.
 
-Amounts and throughput are in each benchmark's ``extra_info``, which ``--benchmark-json FILE`` writes.
+``--benchmark-json FILE`` writes each benchmark's ``extra_info``, with its amounts and throughput.
 """

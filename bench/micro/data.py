@@ -1,4 +1,4 @@
-"""Generated layers: the same every time, made once per process, and about as compressible as programs are."""
+"""Deterministic generated layers, cached for each process, about as compressible as programs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _FILES_PER_FOLDER = 32
 
 SMALL_FILES = (8_192, 4 << 10)
 BIG_FILES = (2, 16 << 20)
-"""How many files, and the size of each in bytes."""
+"""Number of files, and the size of each in bytes."""
 
 
 @cache
 def tar_of(count: int, size: int) -> bytes:
-    """A layer of regular files and their directories.
+    """Return a tar of regular files and their directories.
 
     Args:
-        count: of files.
-        size: of each, in bytes.
+        count: number of files.
+        size: size of each file in bytes.
     """
     content = text(count * size)
     members = []
@@ -42,17 +42,17 @@ def tar_of(count: int, size: int) -> bytes:
 
 @cache
 def gzip_of(count: int, size: int) -> bytes:
-    """The layer as builders store it by default."""
+    """Return the layer in gzip, as image builders store it by default."""
     return gzip.compress(tar_of(count, size), 6, mtime=0)
 
 
 @cache
 def zstd_of(count: int, size: int) -> bytes:
-    """The layer as builders store it when they are asked for zstd."""
+    """Return the layer in zstd."""
     return zstandard.ZstdCompressor(level=3).compress(tar_of(count, size))
 
 
 def chunks_of(layer: bytes) -> list[memoryview]:
-    """The layer cut as the pull cuts it."""
+    """Cut a layer into the chunks of a pull."""
     view = memoryview(layer)
     return [view[start : start + CHUNK] for start in range(0, len(view), CHUNK)]

@@ -1,4 +1,4 @@
-"""What the benchmarks of stages share: the fixture's type, and throughput."""
+"""The type of the benchmark fixture, and the report of throughput."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ MEGABYTE = 1_000_000
 
 
 class Benchmark(Protocol):
-    """As much of pytest-benchmark's fixture as is used here."""
+    """The used part of pytest-benchmark's fixture."""
 
     extra_info: dict[str, Any]
 
     @property
     def stats(self) -> Any:
-        """The results; None where nothing is measured."""
+        """Return the results, or None without a measurement."""
 
     def pedantic(
         self, target: Callable[..., Any], args: tuple[Any, ...] = (), *, rounds: int, setup: Any = None
     ) -> Any:
-        """Runs the target so many times; `setup` runs before each, and may return its arguments."""
+        """Run the target for a number of rounds; `setup` runs before each and may return its arguments."""
 
 
 def report(benchmark: Benchmark, **amounts: int) -> None:
-    """Notes what a round worked on, and how much of it that is in a second.
+    """Record the amounts of a round and their throughput.
 
     Args:
-        benchmark: that has run.
-        amounts: by unit: ``bytes``, ``entries``.
+        benchmark: finished benchmark.
+        amounts: amounts by unit: ``bytes``, ``entries``.
     """
     benchmark.extra_info.update(amounts)
     if benchmark.stats is None:

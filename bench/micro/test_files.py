@@ -1,7 +1,7 @@
-"""The tar stage with the directory's writer: chunks to files in pytest's temporary folder (``--basetemp`` moves it).
+"""Scanner and file writer: chunks to files in pytest's temporary folder (``--basetemp`` moves it).
 
-A span is valid only until the next chunk, so scanning is in the measured time; it is small beside the writing, as
-``test_scan`` tells.
+The measured time includes the scan, because a span is valid only until the next chunk. ``test_scan`` shows that the
+scan takes little of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decompress stage: a layer from memory to uncompressed chunks."""
+"""Decompression of a layer in memory into chunks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_inflate(benchmark: Benchmark, compress: Callable[[int, int], bytes]) ->
 
 
 class _MemoryBlob(io.RawIOBase):
-    """A blob in memory, read as one in the cache is."""
+    """A blob in memory with the interface of a cached blob."""
 
     def __init__(self, content: bytes) -> None:
         self._file = io.BytesIO(content)

@@ -1,4 +1,4 @@
-"""The merge: 100,000 entries in the layers of one image become a tree."""
+"""Merge of 100,000 entries in the layers of one image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_merge(benchmark: Benchmark, sizes: tuple[int, ...]) -> None:
 
 @cache
 def _index(size: int, layer: int) -> LayerIndex:
-    """A layer of directories with files, links and, above the base, whiteouts. All layers begin at one directory."""
+    """Return a layer of directories with files, links and, above the base, whiteouts; all layers share their paths."""
     entries: list[Entry] = []
     folder = 0
     while len(entries) < size:

@@ -1,4 +1,4 @@
-"""The tar stage without its writer: chunks to entries and spans."""
+"""Scanner: chunks to entries and spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine's limit, and the clock that it is measured with."""
+"""The limit of the machine, and the clock of its stages."""
 
 from __future__ import annotations
 
@@ -22,29 +22,32 @@ SECONDS = {
 WORK = LimitWork(SECONDS, blob_bytes=10, tar_bytes=30, entries=4)
 
 
-def test_work_that_can_be_shared_is_divided_by_the_cores() -> None:
+def test_parallel_work_is_divided_by_the_cores() -> None:
     limit = limit_of(WORK, list(LimitStage), cores=2)
     assert limit.seconds == limit.shared_seconds == 22.0
 
 
-def test_the_longest_chain_of_one_layer_counts_however_many_cores_there_are() -> None:
+def test_limit_is_at_least_the_longest_chain_of_one_layer() -> None:
     limit = limit_of(WORK, list(LimitStage), cores=1000)
     assert (limit.seconds, limit.chain_seconds, limit.chain) == (9.0, 9.0, LimitStage.INFLATE)
 
 
-def test_only_the_stages_of_the_job_count() -> None:
+def test_limit_counts_only_the_stages_of_the_job() -> None:
     limit = limit_of(WORK, [LimitStage.RECEIVE], cores=1)
     assert (limit.seconds, limit.chain_seconds, limit.chain) == (3.0, 0.0, None)
 
 
-def test_compressing_blocks_is_no_chain() -> None:
+def test_block_compression_is_not_a_chain() -> None:
     assert LimitStage.COMPRESS not in CHAINS
 
 
-def test_a_stage_within_another_stops_the_outer_one() -> None:
+def test_inner_stage_pauses_the_outer_stage() -> None:
     times = iter((0.0, 1.0, 3.0, 4.0, 8.0, 9.0, 11.0))
     clock = Clock(lambda: next(times))
-    with clock.running(LimitStage.INFLATE), clock.running(LimitStage.READ):  # from 1 to 8, and therein from 3 to 4
+    with (
+        clock.running(LimitStage.INFLATE),
+        clock.running(LimitStage.READ),
+    ):  # from 1 to 8, with an inner stage from 3 to 4
         pass
     with clock.running(LimitStage.INFLATE):  # from 9 to 11
         pass
@@ -60,7 +63,7 @@ def test_a_stage_within_another_stops_the_outer_one() -> None:
     ],
     ids=["download", "directory", "squashfs"],
 )
-def test_all_bytes_pass_all_stages(tmp_path: Path, wanted: list[LimitStage]) -> None:
+def test_all_bytes_pass_through_all_stages(tmp_path: Path, wanted: list[LimitStage]) -> None:
     shape = Shape("some", layers=2, files=60, file_size=20_000)
     layout = Layout("some", str(tmp_path / "layout"), TAG)
     write_layout(layout.path, map(shape.members, range(shape.layers)))

@@ -1,4 +1,4 @@
-"""A registry to pull from: Debian's docker-registry, on loopback, for as long as it is needed."""
+"""Debian's docker-registry as a process on a loopback address."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _STOP_SECONDS = 10
 
 @contextlib.contextmanager
 def serving(layout: Layout, folder: str) -> Iterator[str]:
-    """Serves one image, and stops the registry at the end.
+    """Serve one image, and stop the registry at the end.
 
     Args:
         layout: the image.
-        folder: for the registry's storage and log; exists.
+        folder: an existing folder for the registry's storage and log.
 
     Yields:
         The image's reference, without a scheme.
 
     Raises:
-        SetupError: the registry does not start, or does not take the image.
+        SetupError: The registry does not start, or rejects the image.
     """
     with running(folder) as address:
         push(layout, address)
@@ -45,10 +45,10 @@ def serving(layout: Layout, folder: str) -> Iterator[str]:
 
 
 def push(layout: Layout, address: str) -> None:
-    """Copies an image to a registry.
+    """Copy an image to a registry.
 
     Raises:
-        SetupError: skopeo is missing, or the registry does not take the image.
+        SetupError: skopeo is missing, or the registry rejects the image.
     """
     require(("skopeo",))
     copy = ["skopeo", "--insecure-policy", "copy", "-q", "--dest-tls-verify=false"]
@@ -56,17 +56,17 @@ def push(layout: Layout, address: str) -> None:
 
 
 def reference_at(address: str, layout: Layout) -> str:
-    """What the image is called in the registry of that address."""
+    """Return the reference of an image in the registry at an address."""
     return f"{address}/{REPOSITORY}:{layout.tag}"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a registry that speaks TLS shows.
+    """The certificate of a registry with TLS.
 
     Attributes:
-        path: of the certificate, self-signed, for the loopback address.
-        key_path: of its key.
+        path: the path of the certificate, self-signed for the loopback address.
+        key_path: the path of its private key.
     """
 
     path: str
@@ -74,10 +74,10 @@ class Certificate:
 
     @classmethod
     def make(cls, folder: str) -> Certificate:
-        """Makes one in a folder.
+        """Create a certificate in a folder.
 
         Raises:
-            ProgramFailed: openssl does not.
+            ProgramFailed: openssl failed.
         """
         made = cls(os.path.join(folder, "certificate.pem"), os.path.join(folder, "key.pem"))
         command = (
@@ -91,19 +91,19 @@ class Certificate:
 def running(
     folder: str, certificate: Certificate | None = None, *, upstream: str = "", htpasswd: str = ""
 ) -> Iterator[str]:
-    """Runs a registry, empty unless its storage was there before, and stops it at the end.
+    """Run a registry on the storage in a folder, and stop it at the end.
 
     Args:
-        folder: for its storage and log; exists. Several registries may share one.
-        certificate: for TLS; without one it speaks http.
-        upstream: URL of a registry that it is a pull-through cache of; that has to answer already.
-        htpasswd: a file of those who may use it; without one everybody may.
+        folder: an existing folder for its storage and log. Several registries may share one.
+        certificate: for TLS; without one the registry speaks http.
+        upstream: URL of a running registry, to be its pull-through cache.
+        htpasswd: a file of permitted users; without one all requests are permitted.
 
     Yields:
         Its address.
 
     Raises:
-        SetupError: it does not start.
+        SetupError: The registry does not start.
     """
     require(("docker-registry",))
     address = f"127.0.0.1:{free_port()}"
@@ -121,47 +121,47 @@ def running(
     name = os.path.join(folder, "registry-tls" if certificate else "registry")
     settings_path, log_path = f"{name}.yml", f"{name}.log"
     with open(settings_path, "w", encoding="utf-8") as file:
-        json.dump(settings, file)  # which is YAML, too
+        json.dump(settings, file)  # JSON is YAML
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
             ["docker-registry", "serve", settings_path], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-    with _stopped_at_the_end(process):
+    with _stopped(process):
         _wait_for(process, address, log_path)
         yield address
 
 
 @contextlib.contextmanager
 def slowed(address: str, delay: float, rate: float) -> Iterator[str]:
-    """Runs a proxy before a registry, see `tests.support.slow_link`, and stops it at the end.
+    """Run a proxy with a slow link in front of a registry, and stop it at the end.
 
     Args:
-        address: of the registry.
-        delay: of its answers, in seconds.
-        rate: bytes a second of each connection.
+        address: address of the registry.
+        delay: delay of its responses, in seconds.
+        rate: bytes per second of each connection.
 
     Yields:
         The proxy's address.
 
     Raises:
-        SetupError: it does not start.
+        SetupError: The proxy does not start.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.slow_link", address, str(delay), str(rate)],
         stdout=subprocess.PIPE,
         text=True,
     )
-    with _stopped_at_the_end(process):
+    with _stopped(process):
         assert process.stdout is not None
         with process.stdout:
             answer = process.stdout.readline().strip()
             if not answer:
-                raise SetupError("the proxy for slow lines did not start")
+                raise SetupError("the proxy for the slow link did not start")
             yield answer
 
 
 @contextlib.contextmanager
-def _stopped_at_the_end(process: subprocess.Popen[Any]) -> Iterator[None]:
+def _stopped(process: subprocess.Popen[Any]) -> Iterator[None]:
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Folders to work in, in which one run does not pay for what another has removed."""
+"""Work folders whose file creation is not slowed by earlier removals."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.setup_errors import ProgramFailed, SetupError
 
 
 def make_folder(path: str) -> str:
-    """Makes a folder, unless it is there, and returns its path.
+    """Create a folder if it does not exist, and return its path.
 
     Raises:
-        SetupError: it cannot be made.
+        SetupError: The folder cannot be created.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -26,12 +26,12 @@ def make_folder(path: str) -> str:
 
 
 def spread(path: str) -> None:
-    """Has new subfolders of a folder spread over the disk, each where the hash of its name says.
+    """Spread new subfolders of a folder over the disk, by the hash of their names.
 
-    An ext4 without a journal, as virtual machines often have it, takes minutes to use the inode of a removed file
-    again, and until then looks at all of them for each new file in that corner of the disk: making 8,000 files after
-    8,000 were removed takes 2 to 6 s instead of 0.1 s. Subfolders of random names stay clear of such corners. Other
-    filesystems need no such thing; those that do not know it are left as they are.
+    An ext4 without a journal, common in virtual machines, reuses the inode of a removed file only after minutes. Until
+    then it checks all of them for each new file of the same block group: creating 8,000 files after removing 8,000
+    takes 2 to 6 s instead of 0.1 s. Subfolders with random names avoid these block groups. The function does nothing on
+    filesystems without this feature.
     """
     with contextlib.suppress(ProgramFailed, OSError):
         run(["chattr", "+T", path])
@@ -39,10 +39,10 @@ def spread(path: str) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(parent: str, prefix: str) -> Iterator[str]:
-    """A new folder of a random name, removed at the end with all that is in it.
+    """Create a folder with a random name, and remove it with its contents at the end.
 
     Raises:
-        SetupError: at the end, if something is mounted there, because removing would reach into it.
+        SetupError: At the end something is mounted below the folder, and a removal would reach into it.
     """
     path = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:

@@ -1,4 +1,4 @@
-"""Programs of the system: which there are, and running them."""
+"""Programs of the system: look them up and run them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.setup_errors import ProgramFailed, SetupError
 DEBIAN_PACKAGES = {
     "buildah": "buildah",
     "debootstrap": "debootstrap",
-    "crane": "none: it is part of go-containerregistry",
+    "crane": "none: part of go-containerregistry",
     "docker-registry": "docker-registry",
-    "enroot": "none: it is on its project's pages",
-    "fastpull": "none: it is this project, to be installed in the running interpreter's environment",
+    "enroot": "none: see its project page",
+    "fastpull": "none: install this project into the environment of the running interpreter",
     "gzip": "gzip",
     "mksquashfs": "squashfs-tools",
     "openssl": "openssl",
-    "oras": "none: it is on its project's pages",
+    "oras": "none: see its project page",
     "podman": "podman",
     "skopeo": "skopeo",
     "tar": "tar",
@@ -29,28 +29,28 @@ DEBIAN_PACKAGES = {
     "umoci": "umoci",
     "unshare": "util-linux",
 }
-"""Where each program comes from."""
+"""The Debian package of each program."""
 
 PROGRAMS = tuple(DEBIAN_PACKAGES)
 
 
 def path_of(program: str) -> str | None:
-    """The program's path, or None if it is not installed; fastpull is that of the running interpreter."""
+    """Return the path of a program, or None; fastpull is looked up beside the running interpreter."""
     if program == "fastpull":
         return shutil.which(program, path=sysconfig.get_path("scripts"))
     return shutil.which(program)
 
 
 def missing(programs: Iterable[str]) -> list[str]:
-    """Those that are not installed."""
+    """Return the programs that are not installed."""
     return [program for program in programs if path_of(program) is None]
 
 
 def require(programs: Iterable[str]) -> None:
-    """Makes sure that programs are there.
+    """Check that programs are installed.
 
     Raises:
-        SetupError: some are not; names them and their packages.
+        SetupError: Some are missing; the message names them and their packages.
     """
     absent = missing(programs)
     if absent:
@@ -59,25 +59,27 @@ def require(programs: Iterable[str]) -> None:
 
 
 def require_root() -> None:
-    """Makes sure that this is root.
+    """Check that the process runs as root.
 
     Raises:
-        SetupError: it is not.
+        SetupError: It does not.
     """
     if os.geteuid() != 0:
-        raise SetupError("needs root: images are built with their owners, and trees are unpacked with them")
+        raise SetupError(
+            "root is required, to build images and to unpack trees with their owners; run this command as root"
+        )
 
 
 def run(command: Sequence[str], log: IO[str] | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """Runs a program to its end, and returns what it printed.
+    """Run a program to its end, and return its standard output.
 
     Args:
-        command: its name and arguments.
-        log: gets the command line and what the program says.
-        environment: added to this process's own.
+        command: name and arguments of the program.
+        log: a file that receives the command line and the output.
+        environment: variables added to those of this process.
 
     Raises:
-        ProgramFailed: it did not succeed.
+        ProgramFailed: The program exited with a nonzero code.
     """
     result = subprocess.run(
         [path_of(command[0]) or command[0], *command[1:]],

@@ -1,23 +1,23 @@
-"""What can go wrong with a benchmark."""
+"""Errors of the setup of tests and benchmarks."""
 
 from __future__ import annotations
 
 
 class SetupError(Exception):
-    """The benchmark cannot go on; the message is one line for people."""
+    """A service, an image, a program or an option that a test or benchmark needs is not available."""
 
 
 class ProgramFailed(SetupError):
-    """A program that the benchmark started did not succeed.
+    """A program exited with a nonzero code.
 
     Attributes:
-        program: its name.
-        code: its exit code, or the negative number of the signal that ended it.
-        output: the last lines of what it said.
+        program: name of the program.
+        code: exit code, or the negated number of the signal that ended it.
+        output: last lines of its output.
     """
 
     def __init__(self, program: str, code: int, output: str) -> None:
         self.program = program
         self.code = code
         self.output = "\n".join(output.strip().splitlines()[-12:])
-        super().__init__(f"{program} failed with exit code {code}: {self.output or 'it said nothing'}")
+        super().__init__(f"{program} failed with exit code {code}: {self.output or 'no output'}")

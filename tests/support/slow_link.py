@@ -1,9 +1,9 @@
-"""A slow line: ``python -m tests.support.slow_link UPSTREAM DELAY RATE [TOTAL]``, a proxy on a loopback address.
+"""A slow link: ``python -m tests.support.slow_link UPSTREAM DELAY RATE [TOTAL]``, a proxy on a loopback address.
 
-Each connection is a line of its own: what comes back takes DELAY seconds, and passes at no more than RATE bytes a
-second, as a sender's window over a long way has it; the first byte takes twice as long, for a connection has to be
-agreed upon first. All of them together get no more than TOTAL bytes a second, if that is given. What is asked passes at
-once: a delay is a round trip's. It speaks no protocol, so TLS would pass.
+Each connection is a link of its own. Responses arrive DELAY seconds later and at most at RATE bytes per second, like
+those of a sender with a limited window. The first byte takes twice the delay, for the handshake of the connection.
+TOTAL limits the bytes per second of all connections together. Requests pass at once, so that DELAY is a round-trip
+time. The proxy knows no protocol; TLS passes as well.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 import uvloop
 
 PIECE = 256 << 10
-"""Bytes that are passed on at a time: smaller pieces take the cores from those who are measured."""
+"""Bytes forwarded at a time; smaller pieces would take processor time from the measured processes."""
 
 
 @dataclass(slots=True)
-class Line:
-    """When bytes arrive at the other end of a line; without a clock of its own.
+class Link:
+    """Arrival times of bytes at the other end of a link, computed without a clock.
 
     Attributes:
-        delay: of each byte, in seconds.
-        rate: bytes a second.
-        free: when the next byte may set out.
+        delay: delay of each byte, in seconds.
+        rate: bytes per second.
+        free: time at which the next byte may be sent.
     """
 
     delay: float
@@ -34,36 +34,36 @@ class Line:
     free: float = 0.0
 
     def send(self, size: float, now: float) -> float:
-        """Sends bytes, and returns when the last of them arrives."""
+        """Send bytes, and return the arrival time of the last one."""
         self.free = max(self.free, now) + size / self.rate
         return self.free + self.delay
 
     @property
     def pieces(self) -> int:
-        """How many pieces are on the way at a time where the line is full."""
+        """Return the number of pieces in flight on a full link."""
         return int(self.delay * self.rate / PIECE) + 2
 
 
 async def serve(upstream: tuple[str, int], delay: float, rate: float, total: float | None = None) -> asyncio.Server:
-    """Opens a proxy on a port of the system's choice.
+    """Open a proxy on a free port.
 
     Args:
-        upstream: host and port of who answers.
-        delay: of what comes back, in seconds.
-        rate: bytes a second of each connection.
-        total: of all connections together; by default there is no limit.
+        upstream: host and port of the server.
+        delay: delay of responses, in seconds.
+        rate: bytes per second of each connection.
+        total: bytes per second of all connections together; unlimited by default.
     """
-    trunk = Line(0.0, total) if total else None
+    trunk = Link(0.0, total) if total else None
 
     async def accept(client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             server, forth = await asyncio.open_connection(*upstream, limit=PIECE)
-            asking = asyncio.create_task(_forward(client, forth))
+            forwarding = asyncio.create_task(_forward(client, forth))
             try:
                 await asyncio.sleep(delay)
-                await _carry(server, back, Line(delay, rate), trunk)
+                await _carry(server, back, Link(delay, rate), trunk)
             finally:
-                asking.cancel()
+                forwarding.cancel()
                 forth.close()
                 back.close()
 
@@ -78,10 +78,10 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         writer.write_eof()
 
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: Line, trunk: Line | None) -> None:
-    """Passes on what is read, each piece when it arrives; reads no more than is on the way."""
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link, trunk: Link | None) -> None:
+    """Forward each piece at its arrival time, and read no more than the pieces in flight."""
     loop = asyncio.get_running_loop()
-    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(line.pieces)
+    in_flight: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(link.pieces)
 
     async def send() -> None:
         late = 0.0
@@ -90,15 +90,15 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lin
             if trunk is not None:
                 begun = trunk.send(len(data), begun)
                 await asyncio.sleep(begun - loop.time())
-            await under_way.put((line.send(len(data), begun), data))
-            pause = line.free - loop.time()
+            await in_flight.put((link.send(len(data), begun), data))
+            pause = link.free - loop.time()
             await asyncio.sleep(pause)
-            late = loop.time() - line.free if pause > 0 else 0.0  # a timer that rings late does not slow the line down
-        await under_way.put((0.0, b""))
+            late = loop.time() - link.free if pause > 0 else 0.0  # a late timer does not slow the link down
+        await in_flight.put((0.0, b""))
 
     async def deliver() -> None:
         while True:
-            due, data = await under_way.get()
+            due, data = await in_flight.get()
             if not data:
                 return
             await asyncio.sleep(due - loop.time())

@@ -1,4 +1,4 @@
-"""Generated images are what they are said to be, and the same every time."""
+"""Generated images: dimensions, reproducibility and content."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def names(blob: str) -> list[str]:
         return [member.name for member in tar if member.isfile()]
 
 
-def test_a_shape_gives_the_same_image_every_time(tmp_path: Path) -> None:
+def test_shape_gives_reproducible_images(tmp_path: Path) -> None:
     first, second = (make(tmp_path / name, SMALL).facts() for name in ("one", "two"))
     assert first == second
     assert make(tmp_path / "three", replace(SMALL, file_size=5000)).facts() != first
 
 
-def test_an_image_has_the_numbers_of_its_shape(tmp_path: Path) -> None:
+def test_image_has_the_dimensions_of_its_shape(tmp_path: Path) -> None:
     layers = [names(blob) for blob in make(tmp_path / "image", SMALL).blobs()]
     assert len(layers) == 3
     assert sum(map(len, layers)) == 300
@@ -44,21 +44,21 @@ def test_an_image_has_the_numbers_of_its_shape(tmp_path: Path) -> None:
     assert all(len(layer) == len(set(layer)) for layer in layers)
 
 
-def test_content_is_as_compressible_as_programs_are(tmp_path: Path) -> None:
+def test_content_is_as_compressible_as_programs(tmp_path: Path) -> None:
     layout = make(tmp_path / "image", SMALL)
     blobs = [Path(blob).read_bytes() for blob in layout.blobs()]
     ratio = sum(map(len, blobs)) / sum(len(gzip.decompress(blob)) for blob in blobs)
     assert 0.2 < ratio < 0.5
 
 
-async def test_a_generated_image_can_be_pulled(tmp_path: Path, settings: Settings) -> None:
+async def test_generated_image_can_be_pulled(tmp_path: Path, settings: Settings) -> None:
     layout = make(tmp_path / "image", SMALL)
     async with fastpull.Client(settings) as client:
         await client.pull(str(layout), tmp_path / "out")
     assert sum(path.is_file() for path in (tmp_path / "out").rglob("*")) == 280
 
 
-def test_the_extremes_are_extreme() -> None:
+def test_extreme_shapes_are_extreme() -> None:
     shapes = {shape.name: shape for shape in SHAPES}
     assert shapes["many-layers"].layers >= 60
     assert shapes["small-files"].files >= 150_000
@@ -68,7 +68,7 @@ def test_the_extremes_are_extreme() -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_what_an_image_is_made_of_is_known(name: str) -> None:
+def test_every_image_has_a_version_and_a_known_base(name: str) -> None:
     image = IMAGES[name]
     assert image.name == name
     assert len(image.version) == 12

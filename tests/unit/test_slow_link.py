@@ -1,4 +1,4 @@
-"""Slow lines: when bytes arrive, and that all of them do."""
+"""Slow links: arrival times and complete delivery."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import random
 
 import pytest
 
-from tests.support.slow_link import PIECE, Line, serve
+from tests.support.slow_link import PIECE, Link, serve
 
 
-def test_a_byte_arrives_after_the_delay() -> None:
-    line = Line(delay=0.5, rate=1000)
-    assert line.send(1, now=10.0) == pytest.approx(10.501)
+def test_byte_arrives_after_the_delay() -> None:
+    link = Link(delay=0.5, rate=1000)
+    assert link.send(1, now=10.0) == pytest.approx(10.501)
 
 
-def test_bytes_pass_one_after_the_other() -> None:
-    line = Line(delay=0.5, rate=1000)
-    assert [line.send(1000, now=0.0) for _ in range(3)] == [1.5, 2.5, 3.5]
+def test_bytes_pass_in_order_at_the_rate() -> None:
+    link = Link(delay=0.5, rate=1000)
+    assert [link.send(1000, now=0.0) for _ in range(3)] == [1.5, 2.5, 3.5]
 
 
-def test_a_line_that_was_idle_does_not_save_up() -> None:
-    line = Line(delay=0.0, rate=1000)
-    line.send(1000, now=0.0)
-    assert line.send(1000, now=60.0) == 61.0
+def test_idle_link_saves_no_capacity() -> None:
+    link = Link(delay=0.0, rate=1000)
+    link.send(1000, now=0.0)
+    assert link.send(1000, now=60.0) == 61.0
 
 
-def test_a_full_line_holds_what_is_on_its_way() -> None:
-    assert Line(delay=0.08, rate=50e6).pieces * PIECE >= 0.08 * 50e6
+def test_full_link_holds_the_pieces_in_flight() -> None:
+    assert Link(delay=0.08, rate=50e6).pieces * PIECE >= 0.08 * 50e6
 
 
 @pytest.mark.parametrize("total", [None, 1e9])
-async def test_all_bytes_come_through_in_both_directions(total: float | None) -> None:
+async def test_all_bytes_pass_in_both_directions(total: float | None) -> None:
     content = random.Random(1).randbytes(1 << 20)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,7 +49,7 @@ async def test_all_bytes_come_through_in_both_directions(total: float | None) ->
         writer.close()
 
 
-async def test_connections_share_what_there_is_in_all() -> None:
+async def test_connections_share_the_total_rate() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes(256 << 10))
         await writer.drain()
@@ -69,7 +69,7 @@ async def test_connections_share_what_there_is_in_all() -> None:
         assert loop.time() - began >= 0.25
 
 
-async def test_timers_that_ring_late_do_not_slow_a_line_down(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_timers_do_not_slow_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes(10 * PIECE))
         await writer.drain()

@@ -1,4 +1,4 @@
-"""Images that make careless work superlinear: deep paths, markers, links, and directories that are described again."""
+"""Images that make careless code superlinear: deep paths, whiteouts, links, and repeated directories."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _PER_FOLDER = 1000
 
 @dataclass(frozen=True, slots=True)
 class AdversarialImage:
-    """Two layers with so many entries together.
+    """An image of two layers with a given number of entries.
 
     Attributes:
-        name: of `ADVERSARIAL`.
-        entries: how many, about.
+        name: one of `ADVERSARIAL`.
+        entries: approximate number of entries in both layers.
     """
 
     name: str
@@ -26,7 +26,7 @@ class AdversarialImage:
     layers: int = 2
 
     def members(self, layer: int) -> Iterator[tuple[Entry, Iterator[bytes]]]:
-        """The entries of a layer, none of which has payload."""
+        """Yield the entries of a layer, all without payload."""
         for number in range(self.entries // 2):
             yield self._entry(layer, number), iter(())
 
@@ -43,7 +43,7 @@ class AdversarialImage:
                 return Entry(name + b"/.wh..wh..opq", EntryType.FILE)
             case "links", 0:
                 return Entry(folder + b"/" + name, EntryType.FILE)
-            case "links", 1:  # a target of a lower layer has many names, and each link's target is the link before it
+            case "links", 1:  # many names for one lower file, each linked to the name before it
                 before = (
                     b"d%04d/%06d" % (number // _PER_FOLDER, number) if number % 100 == 0 else b"l/%06d" % (number - 1)
                 )

@@ -1,4 +1,4 @@
-"""Content of generated files: the same every time, and about as compressible as programs are."""
+"""Deterministic content of generated files, about as compressible as programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = (
 
 @cache
 def text(size: int) -> bytes:
-    """Lines of a program's words and of noise; compresses to about a third."""
+    """Return program words mixed with noise, which compress to about a third."""
     chance = random.Random(7)
     pieces, total = [], 0
     while total < size:

@@ -1,4 +1,4 @@
-"""A kitchen: real images are cooked by debootstrap and buildah, as root."""
+"""A builder of real images with debootstrap and buildah, as root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 class ImageBuilder:
-    """A place where images are made, with storage of its own. Nothing is removed before the end, see `spread`."""
+    """A builder with its own container storage.
+
+    It removes nothing before the end; see `tests.support.folders.spread`.
+    """
 
     def __init__(self, folder: str, log: IO[str]) -> None:
         self._folder = folder
@@ -27,23 +30,23 @@ class ImageBuilder:
         self._run = os.path.join(folder, "run")
 
     def build(self, base: str, scripts: Iterable[str], destination: str) -> None:
-        """Makes an image.
+        """Build an image and push it.
 
         Args:
-            base: the image whose layers come first, where skopeo's name for a place says; empty for `SUITE`.
-            scripts: what is run inside, one layer each.
-            destination: to which the image is pushed; likewise.
+            base: skopeo's name of the image whose layers come first; empty for `SUITE`.
+            scripts: shell scripts run in the container, one for each layer.
+            destination: skopeo's name of the target.
         """
-        image = self._take(base) if base else self._debootstrap()
-        settings = self._settings_of_pip()
+        image = self._copy_base(base) if base else self._debootstrap()
+        settings = self._pip_options()
         for script in scripts:
             container = self._buildah("from", "--pull-never", image)
             self._buildah("run", *settings, container, "sh", "-c", script)
             image = self._buildah("commit", "-q", container)
         self._buildah("push", "-q", image, destination)
 
-    def _take(self, image: str) -> str:
-        """Brings an image into the storage, and returns its name there."""
+    def _copy_base(self, image: str) -> str:
+        """Copy an image into the storage, and return its name there."""
         name = "localhost/base:bench"
         copy = ["skopeo", "--insecure-policy", "copy", "-q"]
         run([*copy, image, f"containers-storage:[vfs@{self._storage}+{self._run}]{name}"], self._log)
@@ -51,20 +54,20 @@ class ImageBuilder:
 
     def _debootstrap(self) -> str:
         base = os.path.join(self._folder, "base")
-        # what it mounts below base is gone when it ends, however it ends
+        # in a mount namespace, so that its mounts below base always end with it
         run(["unshare", "--mount", "debootstrap", "--variant=minbase", SUITE, base], self._log)
         container = self._buildah("from", "scratch")
         self._buildah("copy", "-q", container, base, "/")
         return self._buildah("commit", "-q", container)
 
-    def _settings_of_pip(self) -> list[str]:
-        """How this machine reaches the network, for `buildah run`; leaves nothing in the image."""
+    def _pip_options(self) -> list[str]:
+        """Return options of ``buildah run`` with this machine's network settings, which leave nothing in the image."""
         shared = os.path.join(self._folder, "shared")
         os.mkdir(shared)
         options = ["--volume", f"{shared}:{PIP_FOLDER}:ro"]
         for name in _NETWORK_SETTINGS:
             if name in os.environ:
-                options += ["--env", name]  # its value is taken from here
+                options += ["--env", name]  # buildah takes the value from this process
         certificates = next((os.environ[name] for name in _CERTIFICATES if os.environ.get(name)), None)
         if certificates is not None and os.path.isfile(certificates):
             shutil.copyfile(certificates, os.path.join(shared, "certificates.pem"))

@@ -1,4 +1,4 @@
-"""OCI layouts on the disk: what is in one, and writing one of generated layers."""
+"""OCI layouts on disk: read their contents, and write one from generated layers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Layout:
     """An image in an OCI layout.
 
     Attributes:
-        name: for people.
-        path: of the layout.
-        tag: in its index.
+        name: display name.
+        path: path of the layout.
+        tag: tag of the image in its index.
     """
 
     name: str
@@ -43,19 +43,19 @@ class Layout:
         return f"oci:{self.path}:{self.tag}"
 
     def blobs(self) -> list[str]:
-        """The paths of the layers' blobs, from the base to the top.
+        """Return the paths of the layer blobs, from the base to the top.
 
         Raises:
-            SetupError: there is no such image.
+            SetupError: The layout or the tag does not exist.
         """
         digests = [str(layer["digest"]) for layer in self.facts()["layers"]]
         return [os.path.join(self.path, "blobs", *digest.split(":")) for digest in digests]
 
     def facts(self) -> dict[str, Any]:
-        """What there is to say of the image, for a report.
+        """Return name, manifest digest, layers and size of the image, for a report.
 
         Raises:
-            SetupError: there is no such image.
+            SetupError: The layout or the tag does not exist.
         """
         try:
             manifests = self._read("index.json")["manifests"]
@@ -66,7 +66,7 @@ class Layout:
             )
             layers = self._read("blobs", *digest.split(":"))["layers"]
         except (OSError, ValueError, KeyError, StopIteration) as error:
-            raise SetupError(f"no image at {self} ({type(error).__name__}: {error})") from error
+            raise SetupError(f"cannot read an image at {self} ({type(error).__name__}: {error})") from error
         return {
             "name": self.name,
             "manifest": digest,
@@ -80,12 +80,12 @@ class Layout:
 
 
 def write_layout(path: str, layers: Iterable[Members], level: int = _LEVEL) -> None:
-    """Writes an image of gzip layers; the same layers always give the same image.
+    """Write an image of gzip layers; equal layers always give equal images.
 
     Args:
-        path: of the layout, which is made.
-        layers: their entries with payload, from the base to the top; read once, one after the other.
-        level: of compression; builders use 6.
+        path: path of the layout to create.
+        layers: entries with payload for each layer, from the base to the top; each is read once, in order.
+        level: compression level; image builders use 6.
     """
     blobs = os.path.join(path, "blobs", "sha256")
     os.makedirs(blobs)
@@ -120,7 +120,7 @@ def _write_json(blobs: str, content: dict[str, Any], media_type: str) -> dict[st
 
 
 def _write_layer(blobs: str, members: Members, level: int) -> tuple[dict[str, Any], str]:
-    """Writes a layer's blob, and returns its descriptor and its diff_id."""
+    """Write the blob of a layer, and return its descriptor and its diff_id."""
     compressor = zlib.compressobj(level, wbits=31)
     diff_id, digest, size = hashlib.sha256(), hashlib.sha256(), 0
     unnamed = os.path.join(blobs, "layer")
@@ -139,7 +139,7 @@ def _write_layer(blobs: str, members: Members, level: int) -> tuple[dict[str, An
 
 
 def _batches(members: Members) -> Iterator[bytes]:
-    """The layer's tar, in pieces that are worth a call."""
+    """Yield the tar of a layer in batches of at least 256 KiB."""
     batch = bytearray()
     for entry, payload in members:
         batch += header_of(entry)

@@ -15,7 +15,7 @@ from tests.support.images.generated import SHAPES, Shape
 SUITE = "bookworm"
 
 PIP_FOLDER = "/mnt"
-"""Where the host's settings for pip are while packages are installed."""
+"""Folder in the container with the host's pip settings, during the build."""
 
 _APT = """\
 set -e
@@ -32,7 +32,7 @@ python3 -m venv /opt/venv
 /opt/venv/bin/pip install --no-cache-dir {packages}
 """
 
-# its libraries for graphics processors are left out: as large again, and nothing here runs
+# without its GPU libraries, which are as large again and never run here
 _TORCH = """\
 set -e
 /opt/venv/bin/pip install --no-cache-dir --no-deps torch
@@ -43,7 +43,7 @@ set -e
 /opt/venv/bin/pip install --no-cache-dir {packages}
 """
 
-# deletions, a directory that is replaced, copies, changed modes, hard and symbolic links, a file capability
+# deletions, a replaced directory, copies, changed modes, hard and symbolic links, a file capability
 _TOP = """\
 set -e
 rm -rf /usr/share/doc /usr/share/man /usr/share/perl
@@ -65,12 +65,12 @@ setcap cap_net_raw+ep /opt/tools/capable
 
 @dataclass(frozen=True, slots=True)
 class ImageRecipe:
-    """How an image is made of a base: a layer for each script.
+    """A build of an image from a base, with one layer for each script.
 
     Attributes:
-        name: on the command line.
-        base: another recipe's name, whose layers come first; empty for `SUITE`.
-        scripts: what is run inside, one layer each.
+        name: name on the command line.
+        base: name of the recipe whose layers come first; empty for `SUITE`.
+        scripts: shell scripts run in the container, one for each layer.
     """
 
     name: str
@@ -79,19 +79,19 @@ class ImageRecipe:
 
     @property
     def version(self) -> str:
-        """Changes whenever the recipe or its base does."""
+        """Return a key that changes with the recipe or its base."""
         base = version_of(self.base) if self.base else SUITE
         return _version("\0".join((base, *self.scripts)))
 
 
 @dataclass(frozen=True, slots=True)
 class Recoding:
-    """Another image with its layers compressed in another way.
+    """Another image with its layers recompressed.
 
     Attributes:
-        name: on the command line.
-        base: the other image's name.
-        compression: of the layers, in skopeo's words.
+        name: name on the command line.
+        base: name of the other image.
+        compression: skopeo's name of the layers' compression.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Recoding:
 
     @property
     def version(self) -> str:
-        """Changes whenever the other image's does."""
+        """Return a key that changes with the other image."""
         return _version(f"{version_of(self.base)}\0{self.compression}")
 
 
@@ -108,7 +108,7 @@ Image = ImageRecipe | Recoding | Shape
 
 
 def version_of(name: str) -> str:
-    """The version of the image of that name."""
+    """Return the version of an image by its name."""
     return IMAGES[name].version
 
 
@@ -136,4 +136,4 @@ _IMAGES: tuple[Image, ...] = (
 )
 
 IMAGES = {image.name: image for image in _IMAGES}
-"""By name: small for every day and for continuous integration, full and ml as people run them, and extremes."""
+"""The images by name: small for daily use and continuous integration, full and ml of realistic size, and extremes."""

@@ -1,6 +1,6 @@
-"""Images, built once and kept: ``python -m tests.support.images.store small full`` builds what is not there yet.
+"""The store of images: ``python -m tests.support.images.store small full`` builds the missing ones.
 
-They are kept as OCI layouts below `bench_folder`. See `tests.support.images.recipes` for what there is.
+Images stay as OCI layouts below `bench_folder`. `tests.support.images.recipes` lists them.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from tests.support.setup_errors import SetupError
 
 
 def bench_folder() -> str:
-    """Where images and runs on disk are: ``FASTPULL_BENCH_DIR``, or ``~/.cache/fastpull-bench``."""
+    """Return the folder of images and runs: ``FASTPULL_BENCH_DIR``, or ``~/.cache/fastpull-bench``."""
     default = os.path.join(os.path.expanduser("~"), ".cache", "fastpull-bench")
     return os.path.abspath(os.environ.get("FASTPULL_BENCH_DIR") or default)
 
 
 def find_image(text: str) -> Layout:
-    """The image that a command line names: one of `IMAGES`, built if it has to be, or ``oci:PATH:TAG``.
+    """Return an image by name: one of `IMAGES`, built if missing, or ``oci:PATH:TAG``.
 
     Raises:
-        SetupError: it names nothing, or the image cannot be built.
+        SetupError: The name is unknown, or the build failed.
     """
     if text in IMAGES:
         return build(IMAGES[text])
     scheme, _, rest = text.partition(":")
     path, _, tag = rest.rpartition(":")
     if scheme != "oci" or not path or not tag:
-        raise SetupError(f"no image {text!r}: it is one of {', '.join(IMAGES)}, or oci:PATH:TAG")
+        raise SetupError(f"unknown image {text!r}; use {', '.join(IMAGES)} or oci:PATH:TAG")
     return Layout(text, os.path.abspath(path), tag)
 
 
 def build(image: Image) -> Layout:
-    """Makes an image, and the one that it is made of, unless that was done already.
+    """Build an image and its base, unless they exist.
 
     Raises:
-        SetupError: not root, a program is missing, or it failed; nothing is kept then but the log.
+        SetupError: The process is not root, a program is missing, or the build failed. Only the log remains then.
     """
     folder = os.path.join(bench_folder(), "images")
     layout = Layout(image.name, os.path.join(folder, f"{image.name}-{image.version}"), TAG)
@@ -52,7 +52,7 @@ def build(image: Image) -> Layout:
     spread(make_folder(folder))
     with temporary_folder(folder, "building-") as scratch:
         built, log_path = os.path.join(scratch, "layout"), layout.path + ".log"
-        print(f"building the {image.name} image once", file=sys.stderr)
+        print(f"building the {image.name} image (once)", file=sys.stderr)
         match image:
             case Shape():
                 write_layout(built, map(image.members, range(image.layers)))
@@ -79,7 +79,7 @@ def _build_recipe(recipe: ImageRecipe, base: str, path: str, log_path: str) -> N
 
 
 def main() -> int:
-    """Builds the images that the command line names."""
+    """Build the images named on the command line."""
     try:
         for name in sys.argv[1:]:
             print(find_image(name))

@@ -1,6 +1,6 @@
-"""Pictures of the results: ``python -m bench.pictures RESULTS.json FOLDER`` draws them as SVG.
+"""Charts of the results: ``python -m bench.charts RESULTS.json FOLDER`` draws them as SVG.
 
-The drawings are made of rectangles and text, and need no library. They are readable on a light and on a dark page.
+The charts consist of rectangles and text, need no library, and are readable on light and dark pages.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ COLOURS = ("#4e79a7", "#59a14f", "#f28e2b", "#76b7b2", "#e15759", "#b07aa1", "#e
 
 
 @dataclass(frozen=True, slots=True)
-class PicturePart:
-    """A part of a bar.
+class BarSegment:
+    """A segment of a bar.
 
     Attributes:
-        name: in the legend; empty for none.
-        value: its length, in the picture's unit.
-        colour: of CSS.
+        name: name in the legend; empty for none.
+        value: length, in the unit of the chart.
+        colour: CSS colour.
     """
 
     name: str
@@ -38,35 +38,35 @@ class PicturePart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A line of a picture.
+    """A row of a chart.
 
     Attributes:
-        name: before it; a heading if there are no parts.
-        parts: one after the other.
-        note: behind it.
+        name: label before the bar; a heading without segments.
+        segments: consecutive segments.
+        note: label after the bar.
     """
 
     name: str
-    parts: tuple[PicturePart, ...] = ()
+    segments: tuple[BarSegment, ...] = ()
     note: str = ""
 
     @property
     def value(self) -> float:
-        """The whole length."""
-        return sum(part.value for part in self.parts)
+        """Return the total length."""
+        return sum(segment.value for segment in self.segments)
 
 
 def draw(title: str, bars: Sequence[Bar]) -> str:
-    """Draws bars to one scale, with a legend for parts that have names.
+    """Draw bars to one scale, with a legend of the named segments.
 
     Args:
-        title: above all.
-        bars: from top to bottom.
+        title: title of the chart.
+        bars: bars from top to bottom.
 
     Returns:
         An SVG document.
     """
-    legend = {part.name: part.colour for bar in bars for part in bar.parts if part.name}
+    legend = {segment.name: segment.colour for bar in bars for segment in bar.segments if segment.name}
     longest = max((bar.value for bar in bars), default=0.0) or 1.0
     scale = (_WIDTH - _NAMES - _NUMBERS) / longest
     lines = [text(8, 22, title, weight="bold")]
@@ -78,28 +78,28 @@ def draw(title: str, bars: Sequence[Bar]) -> str:
         x += 30 + 7 * len(name)
     y += _BAR + _GAP if legend else 0
     for bar in bars:
-        if not bar.parts:
+        if not bar.segments:
             lines.append(text(8, y + 13 + _GAP, bar.name, weight="bold"))
             y += _GAP
         else:
             lines.append(text(_NAMES - 8, y + 13, bar.name, anchor="end"))
             x = float(_NAMES)
-            for part in bar.parts:
-                lines.append(_rectangle(x, y, part.value * scale, _BAR, part.colour))
-                x += part.value * scale
+            for segment in bar.segments:
+                lines.append(_rectangle(x, y, segment.value * scale, _BAR, segment.colour))
+                x += segment.value * scale
             lines.append(text(x + 6, y + 13, bar.note))
         y += _BAR + _GAP
     return document(title, _WIDTH, y + _GAP, lines)
 
 
 def document(title: str, width: float, height: float, lines: Sequence[str]) -> str:
-    """An SVG document of elements, for a light and for a dark page.
+    """Return an SVG document of elements, for light and dark pages.
 
     Args:
-        title: for those who do not see it.
-        width: in pixels.
-        height: likewise.
-        lines: the elements.
+        title: accessible title.
+        width: width in pixels.
+        height: height in pixels.
+        lines: SVG elements.
     """
     size = f'width="{width}" height="{height:.0f}" viewBox="0 0 {width} {height:.0f}"'
     style = (
@@ -109,68 +109,68 @@ def document(title: str, width: float, height: float, lines: Sequence[str]) -> s
     return "\n".join((head, f"<style>{style}</style>", *lines, "</svg>\n"))
 
 
-def bars_of_peers(rows: Sequence[Mapping[str, Any]], limits: Sequence[Mapping[str, Any]], place: str) -> list[Bar]:
-    """A bar for each peer, by job, and one for the limit of each.
+def bars_of_peers(rows: Sequence[Mapping[str, Any]], limits: Sequence[Mapping[str, Any]], location: str) -> list[Bar]:
+    """Return a bar for each peer and limit, grouped by comparison.
 
     Args:
-        rows: as in the results' ``summary``.
-        limits: as there.
-        place: of the runs that are shown.
+        rows: the ``summary`` of the results.
+        limits: the ``limits`` of the results.
+        location: name of the location to show.
     """
     bars = []
-    for comparison in dict.fromkeys(row["comparison"] for row in rows if row["place"] == place):
+    for comparison in dict.fromkeys(row["comparison"] for row in rows if row["location"] == location):
         bars.append(Bar(comparison))
         for limit in limits:
-            if (limit["comparison"], limit["place"]) == (comparison, place):
+            if (limit["comparison"], limit["location"]) == (comparison, location):
                 note = f"{limit['seconds']:.2f} s"
-                bars.append(Bar("limit of the machine", (PicturePart("", limit["seconds"], _LIMIT),), note))
+                bars.append(Bar("limit of the machine", (BarSegment("", limit["seconds"], _LIMIT),), note))
         for row in rows:
-            if (row["comparison"], row["place"]) == (comparison, place):
+            if (row["comparison"], row["location"]) == (comparison, location):
                 colour = _OURS if row["peer"].startswith("fastpull") else _OTHERS
                 times = "" if row["to_first"] in (None, 1.0) else f" ({row['to_first']:.1f}x)"
                 note = f"{row['wall_seconds']:.2f} s{times}"
-                bars.append(Bar(row["peer"], (PicturePart("", row["wall_seconds"], colour),), note))
+                bars.append(Bar(row["peer"], (BarSegment("", row["wall_seconds"], colour),), note))
     return bars
 
 
-def bars_of_stages(limits: Sequence[Mapping[str, Any]], place: str) -> list[Bar]:
-    """A bar for each job, of the CPU seconds of its stages.
+def bars_of_stages(limits: Sequence[Mapping[str, Any]], location: str) -> list[Bar]:
+    """Return a bar for each comparison, of the processor seconds of its stages.
 
     Args:
-        limits: as in the results.
-        place: of those that are shown.
+        limits: the ``limits`` of the results.
+        location: name of the location to show.
     """
-    shown = [limit for limit in limits if limit["place"] == place]
+    shown = [limit for limit in limits if limit["location"] == location]
     names = [stage for stage in LimitStage if any(stage in limit["stages"] for limit in shown)]
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
     return [
         Bar(
             limit["comparison"],
-            tuple(PicturePart(name, seconds, colours[name]) for name, seconds in limit["stages"].items()),
+            tuple(BarSegment(name, seconds, colours[name]) for name, seconds in limit["stages"].items()),
             f"{sum(limit['stages'].values()):.2f} CPU s",
         )
         for limit in shown
     ]
 
 
-def write_pictures(results: Mapping[str, Any], folder: str, name: str) -> list[str]:
-    """Draws all that there is to be shown, and returns the files' paths.
+def write_charts(results: Mapping[str, Any], folder: str, name: str) -> list[str]:
+    """Draw all charts of the results, and return the paths of their files.
 
     Args:
-        results: the document that a benchmark has written.
-        folder: that exists.
-        name: with which the files' names begin.
+        results: the JSON document of a benchmark.
+        folder: an existing folder.
+        name: prefix of the file names.
     """
     image, paths = os.path.basename(results["image"]["name"]), []
-    for place in dict.fromkeys(row["place"] for row in results["summary"]):
-        peers = bars_of_peers(results["summary"], results["limits"], place)
-        stages = bars_of_stages(results["limits"], place)
+    for location in dict.fromkeys(row["location"] for row in results["summary"]):
+        peers = bars_of_peers(results["summary"], results["limits"], location)
+        stages = bars_of_stages(results["limits"], location)
         for subject, title, bars in (
-            ("peers", f"{image} image, {place}: seconds, medians", peers),
-            ("stages", f"{image} image, {place}: CPU seconds that the machine needs", stages),
+            ("peers", f"{image} image, {location}: seconds, medians", peers),
+            ("stages", f"{image} image, {location}: CPU seconds of the stages", stages),
         ):
             if bars:
-                paths.append(os.path.join(folder, f"{name}-{place}-{subject}.svg"))
+                paths.append(os.path.join(folder, f"{name}-{location}-{subject}.svg"))
                 with open(paths[-1], "w", encoding="utf-8") as file:
                     file.write(draw(title, bars))
     return paths
@@ -181,27 +181,27 @@ def _rectangle(x: float, y: float, width: float, height: float, colour: str) -> 
 
 
 def text(x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "") -> str:
-    """An element with words.
+    """Return an SVG text element.
 
     Args:
-        x: where they begin, or have their middle or end, by ``anchor``.
-        y: of the line that they stand on.
-        words: to be shown.
+        x: position of the start, middle or end of the text, by ``anchor``.
+        y: position of the baseline.
+        words: content of the element.
         anchor: ``start``, ``middle`` or ``end``.
         weight: ``normal`` or ``bold``.
-        colour: of CSS; by default that of the page.
+        colour: CSS colour; that of the page by default.
     """
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
+    position = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-weight="{weight}"'
     fill = f' style="fill:{colour}"' if colour else ""
-    return f"<text {place}{fill}>{escape(words)}</text>"
+    return f"<text {position}{fill}>{escape(words)}</text>"
 
 
 def main() -> int:
-    """Draws the results that the command line names."""
+    """Draw the results named on the command line."""
     source, folder = sys.argv[1:]
     with open(source, encoding="utf-8") as file:
         results = json.load(file)
-    for path in write_pictures(results, folder, os.path.splitext(os.path.basename(source))[0]):
+    for path in write_charts(results, folder, os.path.splitext(os.path.basename(source))[0]):
         print(path)
     return 0
 
