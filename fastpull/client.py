@@ -134,8 +134,8 @@ class Client:
             slots = None if site is None else SharedSemaphore(store.connection_permit, site, files)
             if slots is not None:
                 stack.push_async_callback(slots.close)
-            place = contextlib.nullcontext if slots is None else slots.hold
-            self._registries = RegistryPool(settings, transport, self._keyring, conf, place, self._on_event)
+            permit = contextlib.nullcontext if slots is None else slots.hold
+            self._registries = RegistryPool(settings, transport, self._keyring, conf, permit, self._on_event)
             self._opener = SourceFactory(self._registry_source, ArchiveOpener(store, files, settings.limits))
             stack.callback(self._opener.archives.close)
             self._means = SourceContext(store, files, budget, settings, self._on_event)

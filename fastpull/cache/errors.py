@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from fastpull.errors import CacheError, ErrorTranslator, from_os_error
+from contextlib import AbstractContextManager
+
+from fastpull.errors import CacheError, from_os_error, translate_errors
 
 
-def cache_errors(path: str | None = None, *, default: str | None = None) -> ErrorTranslator:
+def cache_errors(path: str | None = None, *, default: str | None = None) -> AbstractContextManager[None]:
     """Translate OSError into CacheError.
 
     Args:
@@ -18,4 +20,4 @@ def cache_errors(path: str | None = None, *, default: str | None = None) -> Erro
         named = error.filename if isinstance(error.filename, str) else default
         return from_os_error(CacheError, error, path or named)
 
-    return ErrorTranslator({OSError: translate})
+    return translate_errors({OSError: translate})

@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
 def _show_login(options: argparse.Namespace) -> int:
     registry, repository = _registry_and_repository(options.source)
     keyring = fastpull.registry.Keyring(settings_of(options).access)
-    keyring.name_registry(registry)
+    keyring.add_source_registry(registry)
     search = run(keyring.search(registry, repository))
     found = search.found
     if options.json:

@@ -85,7 +85,8 @@ from fastpull.errors.registry import (
     TransportError,
     UnexpectedAnswer,
 )
-from fastpull.errors.translate import ErrorTranslator as ErrorTranslator
+from fastpull.errors.translate import ErrorMapping as ErrorMapping
+from fastpull.errors.translate import translate_errors as translate_errors
 
 __all__ = [
     "AccessDenied",

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from fastpull.errors.base import FastpullError
 
+ErrorMapping = Mapping[type[BaseException], Callable[[BaseException], FastpullError]]
+"""For each foreign type, the function that makes the error of fastpull. The first type that matches applies."""
 
-class ErrorTranslator:
-    """A context that foreign exceptions leave only as ours. May be entered many times, also by several at once.
+
+@contextmanager
+def translate_errors(mapping: ErrorMapping) -> Iterator[None]:
+    """Raise foreign exceptions of the block as errors of fastpull.
 
     Args:
-        mapping: for each foreign type the function that makes ours of it; the first that fits is taken. An error
-            that is ours already passes unchanged.
+        mapping: the errors of one border. A `FastpullError`, and an exception that is not listed, pass unchanged.
     """
-
-    __slots__ = ("_mapping",)
-
-    def __init__(self, mapping: Mapping[type[BaseException], Callable[[BaseException], BaseException]]) -> None:
-        self._mapping = mapping
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or isinstance(error, FastpullError):
-            return
-        for foreign, translate in self._mapping.items():
+    try:
+        yield
+    except FastpullError:
+        raise
+    except Exception as error:
+        for foreign, translate in mapping.items():
             if isinstance(error, foreign):
                 raise translate(error) from error
+        raise

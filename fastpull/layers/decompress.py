@@ -13,7 +13,7 @@ from typing import IO, ClassVar, Protocol, cast
 import zstandard
 
 from fastpull.config.limits import DEFAULT_LIMITS, Limits
-from fastpull.errors import DecompressError, ErrorTranslator, LimitExceeded, UnsupportedMediaType
+from fastpull.errors import DecompressError, ErrorMapping, LimitExceeded, UnsupportedMediaType, translate_errors
 
 try:  # ISA-L inflates in a third to a half of zlib's time (bench/micro)
     from isal import igzip, igzip_lib
@@ -122,10 +122,10 @@ class _Gzip:
 
     def __init__(self, source: _Rewound, subject: str) -> None:
         self._file = open_gzip(fileobj=source, mode="rb")
-        self._border = _errors_of(subject)
+        self._errors = _decompress_errors(subject)
 
     def read(self, size: int) -> bytes:
-        with self._border:
+        with translate_errors(self._errors):
             data: bytes = self._file.read1(size)
             return data
 
@@ -141,14 +141,14 @@ class _Zstd:
         self._framing = ZstdFraming(source, take)
         self._max_window = max_window
         self._subject = subject
-        self._border = _errors_of(subject)
+        self._errors = _decompress_errors(subject)
         decompressor = zstandard.ZstdDecompressor(max_window_size=max_window)
         self._stream = decompressor.stream_reader(
             cast("IO[bytes]", self._framing), read_size=128 << 10, read_across_frames=True
         )
 
     def read(self, size: int) -> bytes:
-        with self._border:
+        with translate_errors(self._errors):
             try:
                 data = self._stream.read(size)
             except zstandard.ZstdError as error:
@@ -162,13 +162,12 @@ class _Zstd:
         return data
 
 
-def _errors_of(subject: str) -> ErrorTranslator:
-    def ours(error: BaseException) -> DecompressError:
+def _decompress_errors(subject: str) -> ErrorMapping:
+    def damaged(error: BaseException) -> DecompressError:
         return DecompressError(subject, str(error))
 
-    return ErrorTranslator(
-        {EOFError: ours, OSError: ours, zlib.error: ours, inflate_error: ours, zstandard.ZstdError: ours}
-    )
+    foreign = (EOFError, OSError, zlib.error, inflate_error, zstandard.ZstdError)
+    return dict.fromkeys(foreign, damaged)
 
 
 def _is_skippable(magic: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Which failures have the same cause: when a network goes, every connection fails."""
+"""Failures grouped by cause: when a network fails, every connection fails with the same cause."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from fastpull.errors import FastpullError
 
 REPEATED_SECONDS = 30.0
-"""A failure counts as repeated for so long after the last one of its cause."""
+"""How long after the last failure another one of the same cause counts as repeated."""
 
 _NUMBER = re.compile(r"[0-9a-f]{32,}|[0-9]+")
 _MAX_CAUSES = 1000
 
 
 class FailureCauses:
-    """The causes of failures of late."""
+    """The causes of recent failures."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, bool], float] = {}
 
     def is_repeated(self, host: str, error: FastpullError, pause_seconds: float) -> bool:
-        """Note a failure; return whether one of that cause was noted a moment ago.
+        """Record a failure and return whether its cause was recorded recently.
 
         Args:
-            host: that was asked.
-            error: the failure. An HTTP status is a cause, whatever was asked for; numbers in other messages, such as
-                those of bytes, make no other cause, nor do digests.
-            pause_seconds: until the next try. A pause that users notice is news after one that they do not.
+            host: the host of the request.
+            error: the failure. Its HTTP status is the cause; without one its message is, less numbers and digests.
+            pause_seconds: the pause before the next attempt. A pause that users notice is reported again even if a
+                shorter one was reported.
         """
         is_noticed = pause_seconds >= NOTICED_SECONDS
         status = getattr(error, "status", None)

@@ -32,8 +32,8 @@ from fastpull.registry.download.ranges import ContentRange
 from fastpull.registry.host_limiter import HostLimiter
 from fastpull.registry.http.locations import Locations
 from fastpull.registry.http.rate_limit import RateLimit
-from fastpull.registry.http.retry import Backoff, Retrying, retry_after_seconds, with_retries
-from fastpull.registry.http.urls import foreign_url, host_of, shown
+from fastpull.registry.http.retry import Backoff, OnRetry, retry_after_seconds, with_retries
+from fastpull.registry.http.urls import host_of, parse_untrusted_url, redacted
 
 if TYPE_CHECKING:
     from fastpull.oci.descriptor import Descriptor
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from fastpull.registry.http.transport import Transport
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_EXPIRED = frozenset({400, 401, 403, 404, 410})  # how storage says that a signed URL is no longer good
-_NO_HEAD = frozenset({400, 404, 405, 406, 501})  # of those who do not know the method, or only pretend to
+_EXPIRED = frozenset({400, 401, 403, 404, 410})  # responses of storage services to an expired signed URL
+_NO_HEAD = frozenset({400, 404, 405, 406, 501})  # responses of registries without a usable HEAD
 _MAX_REDIRECTS = 10
 _MAX_CHALLENGES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestResponse:
-    """A manifest as it came.
+    """A manifest as received.
 
     Attributes:
-        body: its bytes.
-        media_type: what the registry says it is, or None.
+        body: the bytes of the manifest.
+        media_type: the ``Content-Type`` of the response, or None.
     """
 
     body: bytes
@@ -63,44 +63,44 @@ class ManifestResponse:
 
 @dataclass(frozen=True, slots=True)
 class BlobBody:
-    """A part of a blob that is coming.
+    """A range of a blob, still to be received.
 
     Attributes:
-        start, stop: what it is of the blob; perhaps less than was asked for.
-        is_whole: the host knows no ranges, and sends the blob from its start to its end.
+        start, stop: the range within the blob; it may be shorter than requested.
+        is_whole: whether the host ignored the range and sends the blob from start to end.
     """
 
     start: int
     stop: int
     is_whole: bool
-    _answer: Response
+    _response: Response
 
     @property
     def host(self) -> str:
-        """Where it comes from, for messages."""
-        return self._answer.host
+        """The host that sends the range, for messages."""
+        return self._response.host
 
     async def pieces(self) -> list[bytes]:
-        """The next bytes, all that are there; nothing at the end. Raises TransportError."""
-        return await self._answer.pieces()
+        """Return all received bytes, or wait for the next; an empty list at the end. Raises TransportError."""
+        return await self._response.pieces()
 
 
 class RegistryClient:
-    """One registry, for as long as its transport is open.
+    """The client of one registry, usable as long as its transport is open.
 
     Args:
-        transport: shared with other registries.
-        name: of the registry, as in references.
-        host: ``host[:port]`` that it is reached at.
-        schemes: to be tried in this order; a second is tried only if the first gives no answer at all.
-        keyring: None for an anonymous client.
-        max_connections: for blobs, to each host that they come from.
-        on_retry: told of every request that is repeated.
-        on_warning: told what the user should know, and does not stop the work.
-        place: held for as long as a blob comes: a limit that others share.
+        transport: the connections, shared with other registries.
+        name: the registry's name in references.
+        host: ``host[:port]`` of the registry's API.
+        schemes: the schemes to try in order; the second is tried only after no response at all to the first.
+        keyring: the credentials; None for an anonymous client.
+        max_connections: the number of connections for blobs to each host that serves them.
+        on_retry: called before every repeated request.
+        on_warning: called with problems that the user should know about and that do not stop the pull.
+        connection_permit: held while a blob is received: a limit shared with other processes.
     """
 
-    backoff = Backoff()  # of documents
+    backoff = Backoff()  # for documents
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class RegistryClient:
         schemes: tuple[str, ...] = ("https",),
         keyring: Keyring | None = None,
         max_connections: int = 16,
-        on_retry: Retrying = lambda *_: None,
+        on_retry: OnRetry = lambda *_: None,
         on_warning: Callable[[str], None] = lambda _: None,
-        place: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        connection_permit: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self.name = name
         self._transport = transport
@@ -122,15 +122,15 @@ class RegistryClient:
         self._auth = Authorizer(transport, name, host, keyring, on_warning)
         self._max_connections = max_connections
         self.on_retry = on_retry
-        self.place = place
+        self.connection_permit = connection_permit
         self._on_warning = on_warning
-        self._told_limit = False
+        self._has_warned_of_limit = False
         self._base: URL | None = None
         self._base_lock = asyncio.Lock()
         self._locations = Locations()
 
     async def manifest(self, repository: str, version: str) -> ManifestResponse:
-        """Fetches a manifest or index by tag or digest.
+        """Fetch a manifest or index by tag or digest.
 
         Raises:
             NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
@@ -139,24 +139,24 @@ class RegistryClient:
         async def once() -> ManifestResponse:
             url = (await self._base_url()) / "v2" / repository / "manifests" / version
             headers = {"Accept": media_types.ACCEPT}
-            async with self._exchange(url, repository, headers) as answer:
-                self._tell_limit(answer)
-                if answer.status != 200:
-                    raise await self._refusal(answer, repository, f"manifest {version!r} of {repository}")
-                return ManifestResponse(await answer.body(MAX_DOCUMENT_SIZE), answer.headers.get("Content-Type"))
+            async with self._request(url, repository, headers) as response:
+                self._warn_of_rate_limit(response)
+                if response.status != 200:
+                    raise await self._error_for(response, repository, f"manifest {version!r} of {repository}")
+                return ManifestResponse(await response.body(MAX_DOCUMENT_SIZE), response.headers.get("Content-Type"))
 
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
     async def manifest_digest(self, repository: str, tag: str, *, retry: bool = True) -> Digest | None:
-        """Asks what a tag names now, without fetching it.
+        """Resolve a tag to a digest without fetching the manifest.
 
         Args:
-            repository: of the tag.
-            tag: that is asked for.
-            retry: whether to ask again after a failure that may pass.
+            repository: the repository of the tag.
+            tag: the tag to resolve.
+            retry: whether to repeat the request after a transient failure.
 
         Returns:
-            Its digest; None where the registry does not tell, and has to be asked for the manifest.
+            The digest; None if the registry does not send it, so that the manifest has to be fetched.
 
         Raises:
             AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
@@ -166,19 +166,19 @@ class RegistryClient:
 
         async def once() -> Digest | None:
             url = (await self._base_url()) / "v2" / repository / "manifests" / tag
-            async with self._exchange(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as answer:
-                self._tell_limit(answer)
-                if answer.status == 200:
-                    return _digest_of(answer)
-                if answer.status in _NO_HEAD:
+            async with self._request(url, repository, {"Accept": media_types.ACCEPT}, method="HEAD") as response:
+                self._warn_of_rate_limit(response)
+                if response.status == 200:
+                    return _digest_of(response)
+                if response.status in _NO_HEAD:
                     return None
-                raise await self._refusal(answer, repository, f"manifest {tag!r} of {repository}")
+                raise await self._error_for(response, repository, f"manifest {tag!r} of {repository}")
 
         backoff = self.backoff if retry else replace(self.backoff, attempts=1)
         return await with_retries(once, self._host, backoff, self.on_retry)
 
     async def blob(self, repository: str, descriptor: Descriptor) -> bytes:
-        """Fetches a small blob, such as a config, in one piece; its digest is for the caller to verify.
+        """Fetch a small blob, such as a config, in one request. The caller verifies its digest.
 
         Raises:
             NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError.
@@ -186,10 +186,10 @@ class RegistryClient:
 
         async def once() -> bytes:
             url = (await self._base_url()) / "v2" / repository / "blobs" / str(descriptor.digest)
-            async with self._exchange(url, repository, {}) as answer:
-                if answer.status != 200:
-                    raise await self._refusal(answer, repository, f"blob {descriptor.digest}")
-                return await answer.body(MAX_DOCUMENT_SIZE)
+            async with self._request(url, repository, {}) as response:
+                if response.status != 200:
+                    raise await self._error_for(response, repository, f"blob {descriptor.digest}")
+                return await response.body(MAX_DOCUMENT_SIZE)
 
         return await with_retries(once, self._host, self.backoff, self.on_retry)
 
@@ -197,80 +197,81 @@ class RegistryClient:
     async def open_range(
         self, repository: str, descriptor: Descriptor, start: int, stop: int
     ) -> AsyncIterator[BlobBody]:
-        """Asks for the bytes ``[start, stop)`` of a blob, once.
+        """Request the bytes ``[start, stop)`` of a blob, without retries.
 
-        Where the registry redirects to is remembered, and asked directly from then on, until it refuses.
+        The target of the registry's redirect is remembered and requested directly until it refuses.
 
         Raises:
-            NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError: as the host answers.
+            NotFound, AccessDenied, RateLimited, UnexpectedAnswer, TransportError: the response of the host.
             SizeMismatch: the host has a blob of another size.
         """
         digest = descriptor.digest
-        # always closed: some registries refuse an open range, and all stop at the end of a closed one
+        # always a closed range: some registries reject an open one
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         own = (await self._base_url()) / "v2" / repository / "blobs" / str(digest)
         location = self._locations.of(digest)
         while (known := location.url) is not None:
-            async with self._exchange(known, repository, headers) as answer:
-                if answer.status not in _EXPIRED:
-                    yield await self._blob_body(answer, repository, descriptor, start, stop)
+            async with self._request(known, repository, headers) as response:
+                if response.status not in _EXPIRED:
+                    yield await self._blob_body(response, repository, descriptor, start, stop)
                     return
             if location.url == known:
                 location.url = None
-            # of all whose location has expired one asks for the new one, the others use it
+            # one request renews an expired location for all others
             if location.renewal.locked():
                 async with location.renewal:
                     continue
             break
         async with AsyncExitStack() as stack:
             async with location.renewal if known else nullcontext():
-                answer = await stack.enter_async_context(self._exchange(own, repository, headers))
-                if answer.status in (200, 206) and answer.url.origin() != own.origin():
-                    location.url = answer.url
-            yield await self._blob_body(answer, repository, descriptor, start, stop)
+                response = await stack.enter_async_context(self._request(own, repository, headers))
+                if response.status in (200, 206) and response.url.origin() != own.origin():
+                    location.url = response.url
+            yield await self._blob_body(response, repository, descriptor, start, stop)
 
     def forget_location(self, digest: Digest) -> None:
-        """Have the registry say anew where a blob is."""
+        """Request the blob's location from the registry again."""
         self._locations.of(digest).url = None
 
     def is_paused(self, digest: Digest) -> bool:
-        """Whether the host that a blob comes from has asked for a pause that still lasts."""
-        return self._transport.gates.remaining_seconds(self._blob_host(digest)) > 0
+        """Whether the host that serves a blob asked for a pause that is not over."""
+        return self._transport.gate.remaining_seconds(self._blob_host(digest)) > 0
 
     def identity(self, repository: str) -> str:
-        """Who is asking for a repository, for messages."""
+        """Return the credentials in use for a repository, for messages."""
         return self._auth.identity(f"repository:{repository}:pull")
 
-    def lanes(self, digest: Digest) -> HostLimiter:
-        """The lanes to the host that a blob comes from, as far as it is known yet."""
+    def host_limiter(self, digest: Digest) -> HostLimiter:
+        """Return the connection limiter of the host that serves a blob, as far as that host is known."""
         host = self._blob_host(digest)
-        lanes = self._transport.lanes.get(host)
-        if lanes is None:  # where a registry sends its clients is about as far away as it is itself
+        limiter = self._transport.limiters.get(host)
+        if limiter is None:  # until measured, a storage host is assumed as far away as the registry
             latency = self._transport.latencies.get(host, self._transport.latencies.get(self._host, 0.0))
-            lanes = self._transport.lanes[host] = HostLimiter(self._max_connections, latency)
-        return lanes
+            limiter = self._transport.limiters[host] = HostLimiter(self._max_connections, latency)
+        return limiter
 
     def _blob_host(self, digest: Digest) -> str:
         location = self._locations.of(digest).url
         return host_of(location) if location else self._host
 
     async def _blob_body(
-        self, answer: Response, repository: str, descriptor: Descriptor, start: int, stop: int
+        self, response: Response, repository: str, descriptor: Descriptor, start: int, stop: int
     ) -> BlobBody:
-        if answer.status == 200:
-            length = answer.headers.get("Content-Length", "")
+        if response.status == 200:
+            length = response.headers.get("Content-Length", "")
             if length.isascii() and length.isdigit() and int(length) != descriptor.size:
-                raise SizeMismatch(f"blob {descriptor.digest} from {answer.host}", descriptor.size, int(length))
-            return BlobBody(0, descriptor.size, True, answer)
-        if answer.status != 206:
-            raise await self._refusal(answer, repository, f"blob {descriptor.digest}")
-        said = answer.headers.get("Content-Range", "")
-        part = ContentRange.parse(said)
+                raise SizeMismatch(f"blob {descriptor.digest} from {response.host}", descriptor.size, int(length))
+            return BlobBody(0, descriptor.size, True, response)
+        if response.status != 206:
+            raise await self._error_for(response, repository, f"blob {descriptor.digest}")
+        header = response.headers.get("Content-Range", "")
+        part = ContentRange.parse(header)
         if part is None or part.start != start or part.stop > stop:
-            raise UnexpectedAnswer(shown(answer.url), f"asked for bytes {start}-{stop - 1}, got {said[:80]!r}", 206)
+            reason = f"requested bytes {start}-{stop - 1}, got {header[:80]!r}"
+            raise UnexpectedAnswer(redacted(response.url), reason, 206)
         if part.total is not None and part.total != descriptor.size:
-            raise SizeMismatch(f"blob {descriptor.digest} from {answer.host}", descriptor.size, part.total)
-        return BlobBody(start, part.stop, False, answer)
+            raise SizeMismatch(f"blob {descriptor.digest} from {response.host}", descriptor.size, part.total)
+        return BlobBody(start, part.stop, False, response)
 
     async def _base_url(self) -> URL:
         async with self._base_lock:
@@ -290,10 +291,10 @@ class RegistryClient:
         return last
 
     @asynccontextmanager
-    async def _exchange(
+    async def _request(
         self, url: URL, repository: str, headers: Mapping[str, str], *, method: str = "GET"
     ) -> AsyncIterator[Response]:
-        """Sends a request, and follows redirects and challenges. Authorization goes to the registry's origin alone."""
+        """Send a request, follow redirects and handle challenges. Only the registry's origin gets credentials."""
         scope = f"repository:{repository}:pull"
         registry = await self._base_url()
         redirects = challenges = 0
@@ -301,59 +302,61 @@ class RegistryClient:
             is_registry = url.origin() == registry.origin()
             authorization = await self._auth.header(scope, registry) if is_registry else None
             sent = {**headers, "Authorization": authorization} if authorization else headers
-            sender = "" if is_registry else self._host
-            async with self._transport.request(method, url, sent, sender=sender) as answer:
-                if answer.status in _REDIRECTS and redirects < _MAX_REDIRECTS:
+            referrer = "" if is_registry else self._host
+            async with self._transport.request(method, url, sent, referrer=referrer) as response:
+                if response.status in _REDIRECTS and redirects < _MAX_REDIRECTS:
                     redirects += 1
-                    url = _redirected(answer, may_be_plain=self._transport.is_insecure(self._host))
-                    await answer.complaint()
+                    url = _redirect_target(response, may_be_plain=self._transport.is_insecure(self._host))
+                    await response.error_detail()  # reads the body, so that the connection is reused
                     continue
-                offered = parse_challenges(answer.challenge) if is_registry and answer.status in (401, 403) else []
-                if answer.status == 403 and not any(one.is_scope_error for one in offered):
+                offered = parse_challenges(response.challenge) if is_registry and response.status in (401, 403) else []
+                if response.status == 403 and not any(one.is_scope_error for one in offered):
                     offered = []
                 if offered and challenges < _MAX_CHALLENGES:
                     challenges += 1
-                    await answer.complaint()
-                    await self._auth.answer(offered, scope, authorization, registry)
+                    await response.error_detail()
+                    await self._auth.handle_challenges(offered, scope, authorization, registry)
                     continue
-                yield answer
+                yield response
                 return
 
-    def _tell_limit(self, answer: Response) -> None:
-        limit = RateLimit.parse(answer.headers)
-        if limit is not None and limit.is_low and not self._told_limit:
-            self._told_limit = True
-            self._on_warning(f"{self.name} limits how much may be pulled: {limit}; logging in often raises the limit")
+    def _warn_of_rate_limit(self, response: Response) -> None:
+        limit = RateLimit.parse(response.headers)
+        if limit is not None and limit.is_low and not self._has_warned_of_limit:
+            self._has_warned_of_limit = True
+            self._on_warning(f"{self.name} limits the number of pulls: {limit}; logging in often raises the limit")
 
-    async def _refusal(self, answer: Response, repository: str, subject: str) -> RegistryError | AccessDenied:
-        """The error that an answer stands for."""
-        if answer.status in (401, 403):
-            if answer.host != self._host:
-                return AccessDenied(f"{self.name}/{repository}", answer.host, "where the registry sends its clients")
+    async def _error_for(self, response: Response, repository: str, subject: str) -> RegistryError | AccessDenied:
+        """Return the error that a response stands for."""
+        if response.status in (401, 403):
+            if response.host != self._host:
+                return AccessDenied(f"{self.name}/{repository}", response.host, "the registry redirected to this host")
             return AccessDenied(repository, self.name, self.identity(repository))
-        if answer.status == 404:
-            return NotFound(subject, self.name, "Check name and tag, and that you may see it")
-        pause = retry_after_seconds(answer.headers) if answer.status in (429, 503) else None
-        self._transport.obey(answer, pause)
-        if answer.status == 429:
-            return RateLimited(answer.host, pause)
-        if answer.status in _REDIRECTS:
-            return UnexpectedAnswer(shown(answer.url), f"more than {_MAX_REDIRECTS} redirects", answer.status)
-        return UnexpectedAnswer(shown(answer.url), await answer.complaint() or "no explanation", answer.status)
+        if response.status == 404:
+            return NotFound(subject, self.name, "Check the name and tag, and that you have access")
+        pause = retry_after_seconds(response.headers) if response.status in (429, 503) else None
+        self._transport.apply_retry_after(response, pause)
+        if response.status == 429:
+            return RateLimited(response.host, pause)
+        if response.status in _REDIRECTS:
+            return UnexpectedAnswer(redacted(response.url), f"more than {_MAX_REDIRECTS} redirects", response.status)
+        detail = await response.error_detail() or "no explanation"
+        return UnexpectedAnswer(redacted(response.url), detail, response.status)
 
 
-def _digest_of(answer: Response) -> Digest | None:
+def _digest_of(response: Response) -> Digest | None:
     try:
-        return Digest.parse(answer.headers.get("Docker-Content-Digest", ""))
+        return Digest.parse(response.headers.get("Docker-Content-Digest", ""))
     except InvalidDigest:
         return None
 
 
-def _redirected(answer: Response, *, may_be_plain: bool = False) -> URL:
-    url = foreign_url(answer.headers.get("Location", ""), answer.url)
+def _redirect_target(response: Response, *, may_be_plain: bool = False) -> URL:
+    url = parse_untrusted_url(response.headers.get("Location", ""), response.url)
     if url is None:
-        raise UnexpectedAnswer(shown(answer.url), "a redirect to no URL", answer.status)
-    if answer.url.scheme == "https" and url.scheme == "http" and not may_be_plain:
-        advice = f"If you trust the way to it, use --insecure, or --insecure-registry {host_of(answer.url)}"
-        raise UnexpectedAnswer(shown(answer.url), f"a redirect to plain http at {host_of(url)}", answer.status, advice)
+        raise UnexpectedAnswer(redacted(response.url), "a redirect without a valid URL", response.status)
+    if response.url.scheme == "https" and url.scheme == "http" and not may_be_plain:
+        advice = f"If you trust the network, use --insecure, or --insecure-registry {host_of(response.url)}"
+        reason = f"a redirect to plain http at {host_of(url)}"
+        raise UnexpectedAnswer(redacted(response.url), reason, response.status, advice)
     return url

@@ -1,18 +1,18 @@
-"""The places that an image is asked for: its mirrors, one after the other, and the registry itself.
+"""The endpoints of an image: its mirrors in order, then the registry itself.
 
-What one place cannot give the next is asked for. A place that failed comes after the others for a minute, so that not
-every layer waits for it again.
+A request that one endpoint fails goes to the next. An endpoint that failed is tried last for a minute, so that not
+every layer waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from fastpull.errors import AccessDenied, FastpullError, IntegrityError, RegistryError, TransportError
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
     from fastpull.oci.digest import Digest
     from fastpull.registry.client import ManifestResponse, RegistryClient
 
-T = TypeVar("T")
+OnFailover = Callable[[str], None]
+"""Called with a sentence that names the failed endpoint, its error and the next endpoint."""
 
-Failed = Callable[[str], None]
-"""Told, in a sentence, that a place failed and which is asked instead."""
+COOLDOWN_SECONDS = 60.0
+"""How long a failed endpoint is tried after the others."""
 
-REST_SECONDS = 60.0
 DOCUMENT_SECONDS = 30.0
-"""How long a mirror may take for a manifest or config before the next place is asked."""
+"""The longest time for a manifest or config from a mirror before the next endpoint is tried."""
 
-_PASSED_ON = (TransportError, RegistryError, AccessDenied, IntegrityError)
+_log = logging.getLogger("fastpull.registry.endpoints")
+_FAILOVER_ERRORS = (TransportError, RegistryError, AccessDenied, IntegrityError)
 
 
 @dataclass(eq=False)
@@ -38,105 +39,153 @@ class Endpoint:
     """A repository in a registry that may have the image.
 
     Attributes:
-        client: of the registry.
-        repository: within it.
-        is_mirror: it stands in for the registry that the image's name leads to.
+        client: the client of the registry.
+        repository: the repository in the registry.
+        is_mirror: whether the registry is a mirror of the one that the image's name leads to.
     """
 
     client: RegistryClient
     repository: str
     is_mirror: bool = False
-    _rests_until: float = field(default=0.0, repr=False)
+    _cooldown_end: float = field(default=0.0, repr=False)
 
     @property
     def identity(self) -> str:
-        """Who is asking it, for messages."""
+        """The credentials in use, for messages."""
         return self.client.identity(self.repository)
 
     @property
-    def rests(self) -> bool:
-        """Whether it failed a moment ago."""
-        return time.monotonic() < self._rests_until
+    def cooling_down(self) -> bool:
+        """Whether the endpoint failed recently."""
+        return time.monotonic() < self._cooldown_end
 
-    def rest(self) -> None:
-        """Takes note of a failure."""
-        self._rests_until = time.monotonic() + REST_SECONDS
+    def start_cooldown(self) -> None:
+        """Try this endpoint last for a while."""
+        self._cooldown_end = time.monotonic() + COOLDOWN_SECONDS
 
     async def manifest(self, version: str) -> ManifestResponse:
-        """As `RegistryClient.manifest`."""
-        async with self._in_time():
+        """See `RegistryClient.manifest`."""
+        async with self._time_limit():
             return await self.client.manifest(self.repository, version)
 
     async def manifest_digest(self, version: str, *, retry: bool) -> Digest | None:
-        """As `RegistryClient.manifest_digest`."""
-        async with self._in_time():
+        """See `RegistryClient.manifest_digest`."""
+        async with self._time_limit():
             return await self.client.manifest_digest(self.repository, version, retry=retry)
 
     async def blob(self, descriptor: Descriptor) -> bytes:
-        """As `RegistryClient.blob`."""
-        async with self._in_time():
+        """See `RegistryClient.blob`."""
+        async with self._time_limit():
             return await self.client.blob(self.repository, descriptor)
 
     @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
+    async def _time_limit(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(DOCUMENT_SECONDS if self.is_mirror else None):
                 yield
         except TimeoutError as error:
-            raise TransportError(self.client.name, f"no answer within {DOCUMENT_SECONDS:.0f} s") from error
+            raise TransportError(self.client.name, f"no response within {DOCUMENT_SECONDS:.0f} s") from error
 
     def __str__(self) -> str:
         kind = "mirror " if self.is_mirror else ""
         return f"{kind}{self.client.name}/{self.repository}"
 
 
+class Candidates:
+    """The endpoints to try for one request, as an iterator.
+
+    ::
+
+        candidates = endpoints.candidates()
+        for endpoint in candidates:
+            with candidates.failover():
+                return await endpoint.manifest(version)
+        raise candidates.error
+
+    Args:
+        name: the name of the image, for messages.
+        endpoints: the endpoints in order; at least one.
+        on_failover: called after each failure that has a next endpoint.
+    """
+
+    def __init__(self, name: str, endpoints: list[Endpoint], on_failover: OnFailover) -> None:
+        assert endpoints, "no endpoint left to try"
+        self._name = name
+        self._endpoints = endpoints
+        self._on_failover = on_failover
+        self._tried = 0
+        self._failure: tuple[FastpullError, Endpoint] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Endpoint:
+        if self._tried == len(self._endpoints):
+            raise StopIteration
+        self._tried += 1
+        return self._endpoints[self._tried - 1]
+
+    @contextmanager
+    def failover(self) -> Iterator[None]:
+        """Suppress a failure of the current endpoint, so that the next one is tried.
+
+        Errors of this machine pass: another endpoint would not help.
+        """
+        try:
+            yield
+        except _FAILOVER_ERRORS as error:
+            self._failed(error)
+
+    @property
+    def error(self) -> FastpullError:
+        """The error of the registry itself if it was tried, otherwise of the first endpoint."""
+        assert self._failure is not None, "no endpoint failed"
+        error, endpoint = self._failure
+        # wrong bytes depend on the host, not on the credentials
+        source = f"from {endpoint.client.name}" if isinstance(error, IntegrityError) else endpoint.identity
+        error.asked = ", ".join(fact for fact in (self._name, source) if fact not in str(error))
+        return error
+
+    def _failed(self, error: FastpullError) -> None:
+        endpoint = self._endpoints[self._tried - 1]
+        if self._failure is None or not endpoint.is_mirror:
+            self._failure = error, endpoint
+        is_news = not endpoint.cooling_down
+        if len(self._endpoints) > 1:
+            endpoint.start_cooldown()
+        if self._tried == len(self._endpoints):
+            return
+        following = self._endpoints[self._tried]
+        _log.debug("%s failed, trying %s: %s", endpoint, following, error.message)
+        if is_news:  # several layers may fail at once
+            self._on_failover(f"{endpoint} failed ({error.message}), trying {following}")
+
+
 class Endpoints:
     """The endpoints of one image name.
 
     Args:
-        name: of the image, for messages.
-        endpoints: in the order in which they are to be asked; the last is the registry itself.
-        on_failed: told of each that fails while there are others.
+        name: the name of the image, for messages.
+        endpoints: the endpoints in order; the last is the registry itself.
+        on_failover: called after each failure that has a next endpoint.
     """
 
-    def __init__(self, name: str, endpoints: tuple[Endpoint, ...], on_failed: Failed = lambda _: None) -> None:
+    def __init__(self, name: str, endpoints: tuple[Endpoint, ...], on_failover: OnFailover = lambda _: None) -> None:
         self._name = name
         self._endpoints = endpoints
-        self._on_failed = on_failed
+        self._on_failover = on_failover
 
-    async def ask(self, request: Callable[[Endpoint], Awaitable[T]], without: Collection[Endpoint] = ()) -> T:
-        """Makes a request of one endpoint after the other, until one fulfils it.
+    def candidates(self, without: Collection[Endpoint] = ()) -> Candidates:
+        """Return the endpoints to try for one request; those that failed recently come last.
 
         Args:
-            request: to be made; it raises what the endpoint's answer stands for.
-            without: endpoints that are not to be asked.
-
-        Raises:
-            FastpullError: what the registry itself said, or the first who was asked instead. A failure of this machine
-                is no reason to ask somebody else.
+            without: endpoints to leave out.
         """
-        left = sorted((one for one in self._endpoints if one not in without), key=lambda one: one.rests)
-        told: FastpullError | None = None
-        teller = left[0]
-        for endpoint, following in zip_longest(left, left[1:]):
-            try:
-                return await request(endpoint)
-            except _PASSED_ON as error:
-                if told is None or not endpoint.is_mirror:
-                    told, teller = error, endpoint
-                is_news = not endpoint.rests
-                if len(left) > 1:
-                    endpoint.rest()
-                if following is not None and is_news:  # many layers may find out at once
-                    self._on_failed(f"{endpoint} failed ({error.message}), now {following} is asked")
-        assert told is not None, "nobody to ask"
-        # wrong bytes are those of a host, whoever asks for them
-        source = f"from {teller.client.name}" if isinstance(told, IntegrityError) else teller.identity
-        told.asked = ", ".join(fact for fact in (self._name, source) if fact not in str(told))
-        raise told
+        left = sorted((one for one in self._endpoints if one not in without), key=lambda one: one.cooling_down)
+        return Candidates(self._name, left, self._on_failover)
 
-    def others(self, endpoints: Collection[Endpoint]) -> bool:
-        """Whether there is one that is not among these."""
+    def has_others(self, endpoints: Collection[Endpoint]) -> bool:
+        """Whether there is an endpoint besides these."""
         return any(one not in endpoints for one in self._endpoints)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The connections to one host, granted to whoever is most urgent."""
+"""The connection limiter of one host."""
 
 from __future__ import annotations
 
@@ -16,25 +16,30 @@ if TYPE_CHECKING:
 
 
 class HostLimiter:
-    """As many turns as a `AdaptiveConcurrency` allows connections.
+    """Grants connections to one host by priority, as many as its `AdaptiveConcurrency` allows.
 
     Args:
-        max_connections: to the host, whatever the pace says.
-        latency: seconds until the host answers, 0 if nobody knows.
+        max_connections: the upper bound of connections to the host.
+        latency: the time to a response from the host in seconds; 0 if unknown.
 
     Attributes:
-        flows: the streams over these connections.
+        concurrency: decides the number of connections and the size of ranges.
+        throughput: the ranges in progress over these connections.
     """
 
     def __init__(self, max_connections: int, latency: float = 0.0) -> None:
-        self.pace = AdaptiveConcurrency(max_connections, latency)
-        self._turns = PrioritySemaphore(self.pace.connections)
+        self.concurrency = AdaptiveConcurrency(max_connections, latency)
+        self._permits = PrioritySemaphore(self.concurrency.connections)
         self._plans: list[RangePlan] = []
-        self.flows = HostThroughput()
+        self.throughput = HostThroughput()
+
+    def __repr__(self) -> str:
+        left = sum(plan.left for plan in self._plans)
+        return f"<HostLimiter {self.concurrency!r}, {len(self._plans)} downloads, {left} bytes not yet requested>"
 
     @contextmanager
     def planned(self, plan: RangePlan) -> Iterator[None]:
-        """Takes note of what is to come over these lanes, as long as the context lasts."""
+        """Count the bytes of a plan as still to be requested from this host while the context lasts."""
         self._plans.append(plan)
         try:
             yield
@@ -44,18 +49,18 @@ class HostLimiter:
     @property
     def range_size(self) -> int:
         """The size of the next range, in bytes."""
-        return self.pace.range_size(sum(plan.left for plan in self._plans))
+        return self.concurrency.range_size(sum(plan.left for plan in self._plans))
 
-    async def acquire(self, rank: int) -> Permit:
-        """Waits for a connection; of those who wait the lowest ``rank`` goes first."""
-        return await self._turns.acquire(rank)
+    async def acquire(self, priority: int) -> Permit:
+        """Wait for a connection; the lowest ``priority`` is served first."""
+        return await self._permits.acquire(priority)
 
     def received(self, size: int) -> None:
-        """Counts bytes that came over these lanes."""
-        self.pace.received(size, time.monotonic(), busy=self._turns.all_used)
-        self._turns.resize(self.pace.connections)
+        """Count received bytes."""
+        self.concurrency.received(size, time.monotonic(), busy=self._permits.all_used)
+        self._permits.resize(self.concurrency.connections)
 
     def slow_down(self) -> None:
-        """Takes note of a host that says it is asked too much."""
-        self.pace.slow_down(time.monotonic())
-        self._turns.resize(self.pace.connections)
+        """Reduce the connections after a 429 or 503 of the host."""
+        self.concurrency.slow_down(time.monotonic())
+        self._permits.resize(self.concurrency.connections)

@@ -1,4 +1,4 @@
-"""The registries that one client talks to, and the places of ``registries.conf`` where their images are."""
+"""The clients of all registries, and the endpoints of images according to ``registries.conf``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastpull.oci.reference import is_loopback
 from fastpull.registry.causes import FailureCauses
 from fastpull.registry.client import RegistryClient
 from fastpull.registry.endpoints import Endpoint, Endpoints
-from fastpull.registry.http.retry import PATIENCE
+from fastpull.registry.http.retry import RETRY_TIMEOUTS
 from fastpull.telemetry.events import Retrying, Warned
 
 if TYPE_CHECKING:
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from fastpull.registry.http.transport import Transport
     from fastpull.telemetry.events import OnEvent
 
-_Key = tuple[str, bool, bool]  # its name, whether it is a mirror, whether it is insecure
+_Key = tuple[str, bool, bool]  # name, is_mirror, is_insecure
 
 
 class RegistryPool:
-    """Makes the clients of registries, one for each.
+    """Creates the clients of registries, one for each.
 
     Args:
-        settings: of the client.
-        transport: that all share.
-        keyring: likewise.
-        conf: where the images of which names are.
-        place: taken for each connection that fetches a blob.
-        on_event: told what happens.
+        settings: the settings of the client.
+        transport: the connections, shared by all clients.
+        keyring: the credentials, shared by all clients.
+        conf: the contents of ``registries.conf``.
+        connection_permit: held by each connection that receives a blob.
+        on_event: called with events.
     """
 
     def __init__(
@@ -45,51 +45,51 @@ class RegistryPool:
         transport: Transport,
         keyring: Keyring,
         conf: RegistriesConf,
-        place: Callable[[], AbstractAsyncContextManager[None]],
+        connection_permit: Callable[[], AbstractAsyncContextManager[None]],
         on_event: OnEvent,
     ) -> None:
         self._settings = settings
         self._transport = transport
         self._keyring = keyring
         self._conf = conf
-        self._place = place
+        self._connection_permit = connection_permit
         self._on_event = on_event
         self._clients: dict[_Key, RegistryClient] = {}
         self._endpoints: dict[_Key, Endpoint] = {}
         self._causes = FailureCauses()
 
     def qualified(self, text: str) -> Reference:
-        """The reference that a user has written, aliases replaced.
+        """Parse a reference as a user writes it, and replace aliases.
 
         Raises:
-            InvalidReference: it is none.
+            InvalidReference: not a reference.
         """
         return self._conf.qualified(text)
 
     def endpoints(self, reference: Reference) -> Endpoints:
-        """Where an image is to be asked for.
+        """Return the endpoints of an image.
 
         Raises:
-            Forbidden: nowhere.
+            Forbidden: all endpoints are blocked.
         """
-        places = self._conf.pull_sources(reference)
-        return Endpoints(str(reference), tuple(map(self._endpoint, places)), partial(self._warn, str(reference)))
+        sources = self._conf.pull_sources(reference)
+        return Endpoints(str(reference), tuple(map(self._endpoint, sources)), partial(self._warn, str(reference)))
 
     def client(self, reference: Reference, *, is_mirror: bool = False, is_insecure: bool = False) -> RegistryClient:
-        """The client of the registry that an image is in.
+        """Return the client of the registry of an image.
 
         Args:
-            reference: of the image.
-            is_mirror: it stands in for the registry that the user has named: nothing that is said of that counts here.
-            is_insecure: it may speak plain http, or have a certificate that nobody vouches for.
+            reference: the reference of the image.
+            is_mirror: whether the registry is a mirror: settings for the registry that the user named do not apply.
+            is_insecure: whether plain http and unverified certificates are allowed.
         """
         key = (reference.registry, is_mirror, is_insecure)
         known = self._clients.get(key)
         if known is None:
             name, host = reference.registry, reference.host
             if not is_mirror:
-                self._keyring.name_registry(name)
-                self._transport.name_host(host, is_insecure=self._settings.insecure)
+                self._keyring.add_source_registry(name)
+                self._transport.add_source_host(host, is_insecure=self._settings.insecure)
             if is_insecure:
                 self._transport.allow_insecure(host)
             may_be_plain = self._transport.is_insecure(host) or is_loopback(host)
@@ -102,20 +102,20 @@ class RegistryPool:
                 max_connections=self._settings.connections,
                 on_retry=self._on_retry,
                 on_warning=partial(self._warn, name),
-                place=self._place,
+                connection_permit=self._connection_permit,
             )
-            # there are others to ask than a mirror
+            # a mirror gets one attempt: the next endpoint follows
             access, attempts = self._settings.access, 1 if is_mirror else 1 + self._settings.access.retries
-            known.backoff = replace(known.backoff, attempts=attempts, total_seconds=PATIENCE * access.timeout)
+            known.backoff = replace(known.backoff, attempts=attempts, total_seconds=RETRY_TIMEOUTS * access.timeout)
         return known
 
-    def _endpoint(self, place: PullSource) -> Endpoint:
-        reference = place.reference
-        key = (reference.name, place.is_mirror, place.is_insecure)
+    def _endpoint(self, source: PullSource) -> Endpoint:
+        reference = source.reference
+        key = (reference.name, source.is_mirror, source.is_insecure)
         known = self._endpoints.get(key)
         if known is None:
-            client = self.client(reference, is_mirror=place.is_mirror, is_insecure=place.is_insecure)
-            known = self._endpoints[key] = Endpoint(client, reference.repository, place.is_mirror)
+            client = self.client(reference, is_mirror=source.is_mirror, is_insecure=source.is_insecure)
+            known = self._endpoints[key] = Endpoint(client, reference.repository, source.is_mirror)
         return known
 
     def _on_retry(self, host: str, error: FastpullError, pause: float) -> None:

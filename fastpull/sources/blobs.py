@@ -86,7 +86,7 @@ class DownloadingBlob:
     Args:
         context: of the source.
         partial: that grows.
-        mark_corrupt: told that the bytes of this pull are wrong; says whether somebody else can be asked for them.
+        mark_corrupt: called when the bytes of this pull are wrong; returns whether another endpoint is left.
     """
 
     is_cached = False

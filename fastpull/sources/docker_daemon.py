@@ -11,7 +11,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from fastpull.errors import ErrorTranslator, NotFound, TransportError, UnexpectedAnswer
+from fastpull.errors import ErrorMapping, NotFound, TransportError, UnexpectedAnswer, translate_errors
 
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
@@ -70,7 +70,7 @@ async def _answer_of_docker(socket: str, path: str) -> AsyncIterator[aiohttp.Cli
     async with aiohttp.ClientSession(
         connector=aiohttp.UnixConnector(socket), timeout=timeout, auto_decompress=False, read_bufsize=_CHUNK
     ) as session:
-        with _errors_of(socket):
+        with translate_errors(_docker_errors(socket)):
             answer = await session.get(URL(f"http://docker{path}", encoded=True), allow_redirects=False)
         async with answer:
             yield answer
@@ -78,18 +78,18 @@ async def _answer_of_docker(socket: str, path: str) -> AsyncIterator[aiohttp.Cli
 
 async def _pieces_of_docker(answer: aiohttp.ClientResponse, socket: str) -> AsyncIterator[bytes]:
     while True:
-        with _errors_of(socket):
+        with translate_errors(_docker_errors(socket)):
             piece = await answer.content.read(_CHUNK)
         if not piece:
             return
         yield piece
 
 
-def _errors_of(socket: str) -> ErrorTranslator:
-    def ours(error: BaseException) -> TransportError:
+def _docker_errors(socket: str) -> ErrorMapping:
+    def unavailable(error: BaseException) -> TransportError:
         inner = getattr(error, "os_error", None) or error
         reason = (getattr(inner, "strerror", None) or str(inner) or type(inner).__name__).lower()
         advice = "Is it running, and may you use its socket? DOCKER_HOST=unix://… names another"
         return TransportError(f"the docker daemon at {socket}", reason, advice, is_transient=False)
 
-    return ErrorTranslator({aiohttp.ClientError: ours, TimeoutError: ours, OSError: ours})
+    return {aiohttp.ClientError: unavailable, TimeoutError: unavailable, OSError: unavailable}

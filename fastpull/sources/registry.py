@@ -30,7 +30,7 @@ from fastpull.oci import media_types
 from fastpull.oci.digest import Digest
 from fastpull.oci.json import MAX_DOCUMENT_SIZE
 from fastpull.registry.download.download import Download
-from fastpull.registry.http.retry import PATIENCE
+from fastpull.registry.http.retry import RETRY_TIMEOUTS
 from fastpull.sources.blobs import CacheBlob, DownloadingBlob
 from fastpull.sources.resolve import FetchedDocument, checked, resolve_image
 from fastpull.telemetry.events import Waiting, Warned
@@ -161,11 +161,24 @@ class RegistrySource:
         if known is not None:
             # who makes do with the cache does not wait long for a network that is not there
             retry = self._context.settings.pull != "newer"
-            digest = await self._endpoints.ask(lambda endpoint: endpoint.manifest_digest(version, retry=retry))
+            digest = await self._digest_of_tag(version, retry=retry)
             if digest is not None:
                 return await self._fetch(digest)
-        answer = await self._endpoints.ask(lambda endpoint: endpoint.manifest(version))
-        return await self._write_cached(FetchedDocument(Digest.of(answer.body), answer.body, answer.media_type))
+        candidates = self._endpoints.candidates()
+        for endpoint in candidates:
+            with candidates.failover():
+                found = await endpoint.manifest(version)
+                break
+        else:
+            raise candidates.error
+        return await self._write_cached(FetchedDocument(Digest.of(found.body), found.body, found.media_type))
+
+    async def _digest_of_tag(self, tag: str, *, retry: bool) -> Digest | None:
+        candidates = self._endpoints.candidates()
+        for endpoint in candidates:
+            with candidates.failover():
+                return await endpoint.manifest_digest(tag, retry=retry)
+        raise candidates.error
 
     def _not_cached(self, subject: str) -> NotFound:
         advice = "With --pull never nothing is fetched; fetch it once with another policy, or where there is a network"
@@ -204,13 +217,14 @@ class RegistrySource:
             return await fetch()
 
     async def _fetch_from_registry(self, expected: Descriptor | Digest, subject: str) -> FetchedDocument:
-        async def request(endpoint: Endpoint) -> FetchedDocument:
-            if not isinstance(expected, Digest) and expected.media_type in media_types.CONFIGS:
-                return checked(await endpoint.blob(expected), expected, subject, expected.media_type)
-            answer = await endpoint.manifest(str(expected if isinstance(expected, Digest) else expected.digest))
-            return checked(answer.body, expected, subject, answer.media_type)
-
-        return await self._endpoints.ask(request)
+        candidates = self._endpoints.candidates()
+        for endpoint in candidates:
+            with candidates.failover():
+                if not isinstance(expected, Digest) and expected.media_type in media_types.CONFIGS:
+                    return checked(await endpoint.blob(expected), expected, subject, expected.media_type)
+                found = await endpoint.manifest(str(expected if isinstance(expected, Digest) else expected.digest))
+                return checked(found.body, expected, subject, found.media_type)
+        raise candidates.error
 
     async def _read_cached(self, digest: Digest) -> bytes | None:
         store, sync = self._context.store, self._context.sync
@@ -293,24 +307,14 @@ class RegistrySource:
             raise
         contributors: set[Endpoint] = set()
 
-        async def fetch(endpoint: Endpoint) -> None:
-            missing = partial.gaps()
-            try:
-                await self._fetch_blob(endpoint, descriptor, partial, rank, part)
-            finally:
-                if partial.gaps() != missing:
-                    contributors.add(endpoint)
-
         def mark_corrupt() -> bool:
             return self._mark_corrupt(descriptor, contributors)
 
-        corrupt_mirrors = self._corrupt_mirrors.get(descriptor.digest, set())
-
         async def download() -> None:
             try:
-                await self._try_endpoints(descriptor, fetch, corrupt_mirrors)
+                await self._fetch_blob(descriptor, partial, rank, part, contributors=contributors)
             except BaseException:
-                partial.fail(Aborted())  # the group cancels the reader; its thread is not to wait for that
+                partial.fail(Aborted())  # the group cancels the reader; its thread must not wait for that
                 raise
 
         try:
@@ -337,25 +341,37 @@ class RegistrySource:
             RangesIgnored: the host gives nothing but the whole blob, and a part was wanted.
         """
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
-
-        async def fetch(endpoint: Endpoint) -> None:
-            await self._fetch_blob(endpoint, descriptor, target, rank, part, is_part=not is_all)
-
-        await self._try_endpoints(descriptor, fetch, self._corrupt_mirrors.get(descriptor.digest, set()))
-
-    async def _try_endpoints(
-        self, descriptor: Descriptor, fetch: Callable[[Endpoint], Awaitable[None]], corrupt_mirrors: set[Endpoint]
-    ) -> None:
-        try:
-            await self._endpoints.ask(fetch, without=corrupt_mirrors)
-        except NotFound as error:
-            if not descriptor.is_nondistributable:
-                raise
-            urls = ", ".join(descriptor.urls) or "no place"
-            advice = f"Its author does not let registries give it away, and names {urls}, which fastpull never asks"
-            raise NotFound(f"non-distributable layer {descriptor.digest}", error.where, advice) from error
+        await self._fetch_blob(descriptor, target, rank, part, is_partial=not is_all)
 
     async def _fetch_blob(
+        self,
+        descriptor: Descriptor,
+        target: DownloadTarget,
+        rank: int,
+        part: TimingScope,
+        *,
+        is_partial: bool = False,
+        contributors: set[Endpoint] | None = None,
+    ) -> None:
+        """Fetch the missing ranges from one endpoint after the other; add those that brought bytes to a set."""
+        candidates = self._endpoints.candidates(without=self._corrupt_mirrors.get(descriptor.digest, ()))
+        for endpoint in candidates:
+            missing = target.gaps()
+            try:
+                with candidates.failover():
+                    await self._fetch_from(endpoint, descriptor, target, rank, part, is_partial=is_partial)
+                    return
+            finally:
+                if contributors is not None and target.gaps() != missing:
+                    contributors.add(endpoint)
+        error = candidates.error
+        if not isinstance(error, NotFound) or not descriptor.is_nondistributable:
+            raise error
+        urls = ", ".join(descriptor.urls) or "no URL"
+        advice = f"Its author does not allow registries to distribute it, and names {urls}, which fastpull never uses"
+        raise NotFound(f"non-distributable layer {descriptor.digest}", error.where, advice) from error
+
+    async def _fetch_from(
         self,
         endpoint: Endpoint,
         descriptor: Descriptor,
@@ -363,36 +379,36 @@ class RegistrySource:
         rank: int,
         part: TimingScope,
         *,
-        is_part: bool = False,
+        is_partial: bool,
     ) -> None:
         download = Download(
             endpoint.client,
             endpoint.repository,
             descriptor,
             target,
-            rank=rank,
+            priority=rank,
             budget=self._context.budget,
             executor=self._context.executor,
-            part=part,
-            is_part=is_part,
-            is_patient=not endpoint.is_mirror,
+            timing=part,
+            is_partial=is_partial,
+            honor_retry_after=not endpoint.is_mirror,
         )
         access = self._context.settings.access
-        retries = min(1, access.retries) if endpoint.is_mirror else access.retries  # there are others than a mirror
-        total_seconds = PATIENCE * access.timeout
+        retries = min(1, access.retries) if endpoint.is_mirror else access.retries
+        total_seconds = RETRY_TIMEOUTS * access.timeout
         download.backoff = replace(download.backoff, attempts=1 + retries, total_seconds=total_seconds)
         await download.run()
 
     def _mark_corrupt(self, descriptor: Descriptor, contributors: set[Endpoint]) -> bool:
-        """Takes note of who gave wrong bytes; says whether somebody else can be asked."""
-        corrupt_mirrors = self._corrupt_mirrors.setdefault(descriptor.digest, set())
-        found = {endpoint for endpoint in contributors if endpoint.is_mirror} - corrupt_mirrors
-        corrupt_mirrors |= found
+        """Exclude the mirrors that contributed wrong bytes; return whether another endpoint is left."""
+        corrupt = self._corrupt_mirrors.setdefault(descriptor.digest, set())
+        found = {endpoint for endpoint in contributors if endpoint.is_mirror} - corrupt
+        corrupt |= found
         for endpoint in found:
-            endpoint.rest()
-            message = f"wrong bytes of {descriptor.digest} came from {endpoint}, which is not asked for it again"
+            endpoint.start_cooldown()
+            message = f"wrong bytes of {descriptor.digest} came from {endpoint}, which is not used for it again"
             self._context.on_event(Warned(str(self._reference), message))
-        return bool(found) and self._endpoints.others(corrupt_mirrors)
+        return bool(found) and self._endpoints.has_others(corrupt)
 
 
 def _close(blob: CachedBlob | None) -> None:

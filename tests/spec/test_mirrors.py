@@ -121,7 +121,7 @@ async def test_what_a_mirror_refuses_the_origin_gives(
     mirror._handle = refuse  # type: ignore[method-assign]
     told = warnings(await pull())
     assert f"mirror {mirror.address}/copies/team/image failed" in told
-    assert f"now {registry.address}/team/image is asked" in told
+    assert f"trying {registry.address}/team/image" in told
     assert len(mirror.asked) <= 3, "it is not asked for each document and layer again"
 
 
@@ -143,7 +143,7 @@ async def test_a_mirror_that_does_not_answer_is_passed_over(
         return mirror.refusal(500, "LATE")
 
     mirror.serve_manifest = hang  # type: ignore[method-assign]
-    assert "no answer within" in warnings(await pull())
+    assert "no response within" in warnings(await pull())
 
 
 async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
@@ -391,7 +391,7 @@ async def test_a_blocked_name_is_not_asked_for(
     assert not (tmp_path / "out").exists()
 
 
-async def test_a_mirror_rests_after_a_failure_and_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_mirror_cools_down_and_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (endpoints_module.Endpoint(None, name, name == "one") for name in ("one", "two"))  # type: ignore[arg-type]
     clock = [100.0]
     monkeypatch.setattr("fastpull.registry.endpoints.time.monotonic", lambda: clock[0])
@@ -399,26 +399,28 @@ async def test_a_mirror_rests_after_a_failure_and_is_asked_again_later(monkeypat
     asked: list[str] = []
     told: list[str] = []
 
-    async def request(endpoint: endpoints_module.Endpoint) -> str:
-        asked.append(endpoint.repository)
-        if endpoint is one:
-            raise UnexpectedAnswer("url", "broken", 500)
-        return "answer"
+    def request(candidates: endpoints_module.Candidates) -> str:
+        for endpoint in candidates:
+            with candidates.failover():
+                asked.append(endpoint.repository)
+                if endpoint is one:
+                    raise UnexpectedAnswer("url", "broken", 500)
+                return "response"
+        raise candidates.error
 
     both = endpoints_module.Endpoints("name", (one, two), told.append)
     for now, expected in ((100.0, ["one", "two"]), (110.0, ["two"]), (161.0, ["one", "two"])):
         clock[0] = now
         asked.clear()
-        assert await both.ask(request) == "answer"
+        assert request(both.candidates()) == "response"
         assert asked == expected
-    assert told == ["one failed (unexpected answer (HTTP 500, broken) from: url), now two is asked"] * 2
+    assert told == ["one failed (unexpected answer (HTTP 500, broken) from: url), trying two"] * 2
 
 
-async def test_a_failure_of_this_machine_is_nobody_else_s(settings: Settings) -> None:
+async def test_local_failure_is_not_retried_at_another_endpoint(settings: Settings) -> None:
     one, two = (endpoints_module.Endpoint(None, name, name == "one") for name in ("one", "two"))  # type: ignore[arg-type]
-
-    async def request(endpoint: endpoints_module.Endpoint) -> None:
-        raise fastpull.errors.CacheError("path", f"full for {endpoint.repository}")
-
+    candidates = endpoints_module.Endpoints("name", (one, two)).candidates()
     with pytest.raises(fastpull.errors.CacheError, match="full for one"):
-        await endpoints_module.Endpoints("name", (one, two)).ask(request)
+        for endpoint in candidates:
+            with candidates.failover():
+                raise fastpull.errors.CacheError("path", f"full for {endpoint.repository}")

@@ -240,6 +240,6 @@ async def test_a_range_that_stalls_is_asked_for_again_soon(
     registry.faults.append(stall)
     async with asyncio.timeout(20):
         events = await pull(registry, tmp_path, settings)
-    assert any(isinstance(event, Retrying) and "far behind" in event.reason for event in events)
+    assert any(isinstance(event, Retrying) and "far slower" in event.reason for event in events)
     sent = sum(registry.sent.values())
     assert sent <= len(CONTENT) + (1 << 20)

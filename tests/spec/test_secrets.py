@@ -24,7 +24,7 @@ from fastpull.errors import FastpullError, UnexpectedAnswer
 from fastpull.registry import client as client_module
 from fastpull.registry.download import download as download_module
 from fastpull.registry.http import transport as transport_module
-from fastpull.registry.http.addresses import Reach, reach_of
+from fastpull.registry.http.addresses import AddressScope, address_scope
 from fastpull.registry.http.retry import Backoff
 from fastpull.registry.http.transport import Transport
 from tests.support.layers import file, publish
@@ -246,8 +246,8 @@ NAMES = {
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """127.0.0.1 counts as a public address, 127.0.0.2 as one of a private network, 127.0.0.3 as link-local."""
-    known = {"127.0.0.1": Reach.PUBLIC, "127.0.0.2": Reach.SITE, "127.0.0.3": Reach.LINK}
-    monkeypatch.setattr(transport_module, "reach_of", lambda text: reach_of_mapped(text, known))
+    known = {"127.0.0.1": AddressScope.PUBLIC, "127.0.0.2": AddressScope.SITE, "127.0.0.3": AddressScope.LINK}
+    monkeypatch.setattr(transport_module, "address_scope", lambda text: address_scope_mapped(text, known))
     table, original = {name: list(addresses) for name, addresses in NAMES.items()}, socket.getaddrinfo
 
     def getaddrinfo(host: Any, port: Any, *arguments: Any, **more: Any) -> Any:
@@ -260,11 +260,11 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     return table
 
 
-def reach_of_mapped(text: str, known: dict[str, Reach]) -> Reach:
+def address_scope_mapped(text: str, known: dict[str, AddressScope]) -> AddressScope:
     if text in known:  # PUBLIC is 0
         return known[text]
     mapped = text.removeprefix("::ffff:")
-    return known[mapped] if mapped in known else reach_of(text)
+    return known[mapped] if mapped in known else address_scope(text)
 
 
 def no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,12 +355,12 @@ async def test_a_registry_of_a_private_network_may_send_within_it_and_to_the_pub
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     no_loopback(monkeypatch)
-    known = {"127.0.0.1": Reach.SITE, "127.0.0.2": Reach.SITE, "127.0.0.3": Reach.LINK}
-    monkeypatch.setattr(transport_module, "reach_of", lambda text: reach_of_mapped(text, known))
+    known = {"127.0.0.1": AddressScope.SITE, "127.0.0.2": AddressScope.SITE, "127.0.0.3": AddressScope.LINK}
+    monkeypatch.setattr(transport_module, "address_scope", lambda text: address_scope_mapped(text, known))
     await attempt(guarded, recorder, settings, tmp_path, "redirect", "storage.test")
     assert recorder.seen
     (tmp_path / "2").mkdir()
-    known["127.0.0.2"] = Reach.LINK
+    known["127.0.0.2"] = AddressScope.LINK
     with pytest.raises(UnexpectedAnswer, match="link-local"):
         other = replace(settings, cache=f"{settings.cache}2")
         await attempt(guarded, recorder, other, tmp_path / "2", "redirect", "127.0.0.2")
@@ -403,10 +403,10 @@ async def test_behind_a_proxy_names_are_the_proxy_s_to_look_up(monkeypatch: pyte
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     transport = Transport()
-    assert await transport._hop(URL("https://storage.test/x"), "registry.test", is_proxied=True) is None
+    assert await transport._guard(URL("https://storage.test/x"), "registry.test", is_proxied=True) is None
     for host in ("10.0.0.1", "169.254.169.254", "[::1]"):
         with pytest.raises(UnexpectedAnswer):
-            await transport._hop(URL(f"https://{host}/x"), "registry.test", is_proxied=True)
+            await transport._guard(URL(f"https://{host}/x"), "registry.test", is_proxied=True)
     assert asked == []
 
 
@@ -467,5 +467,5 @@ def test_a_redirect_that_fails_is_told_without_its_secrets(location: str) -> Non
         headers = {"Location": location}  # noqa: RUF012
 
     with pytest.raises(UnexpectedAnswer) as caught:
-        client_module._redirected(SignedRedirect())  # type: ignore[arg-type]
+        client_module._redirect_target(SignedRedirect())  # type: ignore[arg-type]
     assert "hunter2" not in str(caught.value)

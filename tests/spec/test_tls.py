@@ -206,7 +206,7 @@ def test_insecure_is_for_all_ports_of_a_registry_and_may_be_said_late(monkeypatc
         monkeypatch.delenv(name, raising=False)
     transport = Transport()
     before = transport._context("r.test:5000")
-    transport.name_host("r.test:5000", is_insecure=True)
+    transport.add_source_host("r.test:5000", is_insecure=True)
     assert transport.is_insecure("r.test")
     assert transport.is_insecure("r.test:5001")
     after = transport._context("r.test:5000")
@@ -362,7 +362,7 @@ def test_nobody_is_asked_for_the_password_of_a_key(authority: Authority, tmp_pat
     folder = install(tmp_path / "certs", authority, "client.cert")
     command = "openssl rsa -aes256 -passout pass:hunter2 -in client.key -out"
     subprocess.run([*command.split(), folder / "client.key"], cwd=authority.folder, check=True, capture_output=True)
-    with pytest.raises(InvalidSetting, match="has a password"):
+    with pytest.raises(InvalidSetting, match="is encrypted"):
         certificates(folder)
 
 

@@ -36,7 +36,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 async def search(registry: str, repository: str = "", access: Access | None = None) -> CredentialSearch:
     keyring = Keyring(access or Access())
-    keyring.name_registry(registry)
+    keyring.add_source_registry(registry)
     return await keyring.search(registry, repository)
 
 
@@ -257,12 +257,12 @@ async def test_user_name_and_password_are_for_the_registry_that_the_sources_name
     access = Access(username="u", password=Secret("p"))
     keyring = Keyring(access)
     assert await keyring.find("q.io") is None, "nobody has named it"
-    keyring.name_registry("q.io")
+    keyring.add_source_registry("q.io")
     assert await Keyring(access).find("mirror.example") is None
     with pytest.raises(InvalidSetting, match="which of them"):
-        keyring.name_registry("other.io")
+        keyring.add_source_registry("other.io")
     keyring = Keyring(replace(access, registry="q.io"))
-    keyring.name_registry("other.io")
+    keyring.add_source_registry("other.io")
     assert await keyring.find("other.io") is None
     assert await keyring.find("q.io") is not None
 

@@ -41,16 +41,16 @@ class FakeClient:
 
     name = "memory"
     on_retry = staticmethod(lambda *_: None)
-    place = staticmethod(nullcontext)
+    connection_permit = staticmethod(nullcontext)
 
     def __init__(self) -> None:
-        self.hosts = HostLimiter(4)
+        self.limiter = HostLimiter(4)
 
     def is_paused(self, _: Digest) -> bool:
         return False
 
-    def lanes(self, _: Digest) -> HostLimiter:
-        return self.hosts
+    def host_limiter(self, _: Digest) -> HostLimiter:
+        return self.limiter
 
     @asynccontextmanager
     async def open_range(self, _name: str, _blob: Descriptor, start: int, stop: int) -> AsyncIterator[Body]:
@@ -77,14 +77,14 @@ async def test_a_failed_download_gives_back_every_connection() -> None:
                 "a",
                 blob,
                 MemoryTarget(),
-                rank=0,
+                priority=0,
                 budget=ByteBudget(1 << 30),
                 executor=executor,
-                part=PullTimer().image,
+                timing=PullTimer().image,
             )
             with pytest.raises(NotFound):
                 await asyncio.wait_for(download.run(), 10)
             await asyncio.sleep(0)
-            turns = [await asyncio.wait_for(client.hosts.acquire(0), 1) for _ in range(4)]
-            for turn in turns:
-                turn.release()
+            permits = [await asyncio.wait_for(client.limiter.acquire(0), 1) for _ in range(4)]
+            for permit in permits:
+                permit.release()

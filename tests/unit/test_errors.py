@@ -7,7 +7,7 @@ from pathlib import Path
 import fastpull
 from fastpull import errors
 from fastpull.cli.main import make_parser
-from fastpull.errors import ErrorTranslator, FastpullError, printable
+from fastpull.errors import FastpullError, printable, translate_errors
 
 CLASSES = [
     value
@@ -54,10 +54,10 @@ def test_messages_say_what_where_and_what_next() -> None:
 
 def test_foreign_errors_become_ours_and_ours_pass() -> None:
     ours = errors.CacheError("p", "r")
-    border = ErrorTranslator({OSError: lambda error: errors.OutputError("p", str(error))})
+    mapping: errors.ErrorMapping = {OSError: lambda error: errors.OutputError("p", str(error))}
     for raised, expected in ((OSError("x"), errors.OutputError), (ours, errors.CacheError)):
         try:
-            with border:
+            with translate_errors(mapping):
                 raise raised
         except FastpullError as caught:
             assert type(caught) is expected

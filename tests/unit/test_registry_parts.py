@@ -12,12 +12,12 @@ from fastpull.oci.digest import Digest
 from fastpull.registry.auth.challenges import parse_challenges
 from fastpull.registry.causes import REPEATED_SECONDS, FailureCauses
 from fastpull.registry.download.throughput import LAG_SECONDS, HostThroughput, RangeThroughput
-from fastpull.registry.http.addresses import Reach, reach_of
+from fastpull.registry.http.addresses import AddressScope, address_scope
 from fastpull.registry.http.locations import MAX_LOCATIONS, Locations
 from fastpull.registry.http.proxies import Proxies
 from fastpull.registry.http.rate_limit import RateLimit
-from fastpull.registry.http.retry import Attempts, Backoff, is_doubtful, is_transient, retry_after_seconds
-from fastpull.registry.http.urls import foreign_url, host_of, shown
+from fastpull.registry.http.retry import Attempts, Backoff, contradicts_descriptor, is_transient, retry_after_seconds
+from fastpull.registry.http.urls import host_of, parse_untrusted_url, redacted
 
 # --- challenges
 
@@ -100,7 +100,7 @@ def test_only_what_may_pass_is_repeated(error: BaseException, expected: bool) ->
 
 def test_urls_are_shown_without_their_secrets() -> None:
     url = URL("https://user:secret@host:8443/blob?X-Amz-Signature=abc#f")
-    assert shown(url) == "https://host:8443/blob"
+    assert redacted(url) == "https://host:8443/blob"
     assert host_of(url) == "host:8443"
     assert host_of(URL("http://[::1]:5000/x")) == "[::1]:5000"
     assert host_of(URL("https://host/x")) == "host"
@@ -167,38 +167,38 @@ def test_a_proxy_that_cannot_be_used_is_told_by_its_variable_alone(value: str) -
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("8.8.8.8", Reach.PUBLIC),
-        ("2606:4700::1111", Reach.PUBLIC),
-        ("10.1.2.3", Reach.SITE),
-        ("172.16.0.1", Reach.SITE),
-        ("192.168.1.1", Reach.SITE),
-        ("100.64.0.1", Reach.SITE),
-        ("fd00:ec2::254", Reach.SITE),
-        ("127.0.0.1", Reach.MACHINE),
-        ("127.255.0.9", Reach.MACHINE),
-        ("::1", Reach.MACHINE),
-        ("0.0.0.0", Reach.MACHINE),
-        ("::", Reach.MACHINE),
-        ("169.254.169.254", Reach.LINK),
-        ("fe80::1%eth0", Reach.LINK),
-        ("224.0.0.1", Reach.LINK),
-        ("255.255.255.255", Reach.LINK),
-        ("::ffff:10.0.0.1", Reach.SITE),
-        ("::ffff:169.254.169.254", Reach.LINK),
-        ("::ffff:127.0.0.1", Reach.MACHINE),
-        ("2002:a9fe:a9fe::1", Reach.LINK),
-        ("64:ff9b::a9fe:a9fe", Reach.LINK),
-        ("64:ff9b::808:808", Reach.PUBLIC),
+        ("8.8.8.8", AddressScope.PUBLIC),
+        ("2606:4700::1111", AddressScope.PUBLIC),
+        ("10.1.2.3", AddressScope.SITE),
+        ("172.16.0.1", AddressScope.SITE),
+        ("192.168.1.1", AddressScope.SITE),
+        ("100.64.0.1", AddressScope.SITE),
+        ("fd00:ec2::254", AddressScope.SITE),
+        ("127.0.0.1", AddressScope.MACHINE),
+        ("127.255.0.9", AddressScope.MACHINE),
+        ("::1", AddressScope.MACHINE),
+        ("0.0.0.0", AddressScope.MACHINE),
+        ("::", AddressScope.MACHINE),
+        ("169.254.169.254", AddressScope.LINK),
+        ("fe80::1%eth0", AddressScope.LINK),
+        ("224.0.0.1", AddressScope.LINK),
+        ("255.255.255.255", AddressScope.LINK),
+        ("::ffff:10.0.0.1", AddressScope.SITE),
+        ("::ffff:169.254.169.254", AddressScope.LINK),
+        ("::ffff:127.0.0.1", AddressScope.MACHINE),
+        ("2002:a9fe:a9fe::1", AddressScope.LINK),
+        ("64:ff9b::a9fe:a9fe", AddressScope.LINK),
+        ("64:ff9b::808:808", AddressScope.PUBLIC),
     ],
 )
-def test_an_address_has_a_reach(address: str, expected: Reach) -> None:
-    assert reach_of(address) is expected
+def test_an_address_has_a_reach(address: str, expected: AddressScope) -> None:
+    assert address_scope(address) is expected
 
 
 @pytest.mark.parametrize("text", ["localhost", "", "10.0.0", "1.2.3.4.5", "0x7f000001", "2130706433"])
-def test_what_is_no_literal_address_has_no_reach_of_its_own(text: str) -> None:
+def test_what_is_no_literal_address_has_no_address_scope_its_own(text: str) -> None:
     with pytest.raises(ValueError, match="does not appear to be"):
-        reach_of(text)
+        address_scope(text)
 
 
 # --- rate limits
@@ -248,15 +248,18 @@ def test_a_rate_limit_is_told_when_it_is_low(headers: dict[str, str], words: str
     ],
 )
 def test_what_is_no_url_of_a_host_is_refused_as_a_whole(text: str) -> None:
-    assert foreign_url(text) is None
+    assert parse_untrusted_url(text) is None
 
 
 @given(st.text(st.sampled_from("htps:/@[]%0919a.-?# \n\0é\\"), max_size=20))
 def test_a_url_of_a_host_is_usable_or_refused(text: str) -> None:
-    for found in (foreign_url(f"http://{text}"), foreign_url(text, URL("https://registry.example/v2/"))):
+    for found in (
+        parse_untrusted_url(f"http://{text}"),
+        parse_untrusted_url(text, URL("https://registry.example/v2/")),
+    ):
         if found is not None:
             assert host_of(found)
-            assert shown(found)
+            assert redacted(found)
             assert found.origin()
             assert found.port
 
@@ -276,7 +279,7 @@ def test_progress_begins_a_new_count() -> None:
     attempts, error = Attempts(Backoff(attempts=2)), TransportError("h", "reset")
     for _ in range(10):
         attempts.failed(error)
-        attempts.progressed()
+        attempts.reset()
 
 
 def test_attempts_end_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +295,7 @@ def test_attempts_end_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("error", [SizeMismatch("s", 1, 2), UnexpectedAnswer("u", "r", 416)])
 def test_a_doubtful_answer_is_asked_for_twice_more(error: SizeMismatch | UnexpectedAnswer) -> None:
-    assert is_doubtful(error)
+    assert contradicts_descriptor(error)
     attempts = Attempts(Backoff(attempts=100))
     attempts.failed(error)
     attempts.failed(error)
@@ -347,9 +350,9 @@ class _Streams:
     """Streams with a clock of their own, of so many bytes per second each."""
 
     def __init__(self, *rates: float) -> None:
-        self.now, self.flows = 0.0, HostThroughput()
+        self.now, self.throughput = 0.0, HostThroughput()
         self.streams = [(RangeThroughput(0.0), rate) for rate in rates]
-        self.flows._flows |= {flow for flow, _ in self.streams}
+        self.throughput._ranges |= {flow for flow, _ in self.streams}
 
     def run(self, seconds: float) -> list[bool]:
         """Which of them lag after so long."""
@@ -358,12 +361,12 @@ class _Streams:
             for flow, rate in self.streams:
                 flow.add(int(rate / 2))
                 flow.sample(self.now)
-        return [self.flows.lags(flow, self.now) for flow, _ in self.streams]
+        return [self.throughput.lags(flow, self.now) for flow, _ in self.streams]
 
     def end_one(self, rate: float) -> None:
         flow = RangeThroughput(self.now - 1)
         flow.add(int(rate))
-        self.flows.ended(flow, self.now)
+        self.throughput.completed(flow, self.now)
 
 
 def test_a_stream_that_stands_still_lags_behind_the_others() -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fastpull.cache.directory import CacheDirectory
     from fastpull.cache.files import CacheFiles
     from fastpull.cache.locking.file_lock import FileLock
-    from fastpull.errors import ErrorTranslator
     from fastpull.oci.digest import Digest
 
 _CHECK_SIZE = 1 << 20
@@ -252,7 +251,7 @@ class PartialBlob:
                 directory.remove_empty(self.digest.encoded)
             self._lock.release()
 
-    def _errors(self) -> ErrorTranslator:
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
         return cache_errors(default=self.data_path)
 
 

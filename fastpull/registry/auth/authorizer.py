@@ -78,16 +78,18 @@ class Authorizer:
     async def header(self, scope: str, registry_url: URL) -> str | None:
         """The ``Authorization`` that a request of this scope needs, as far as is known; None before a challenge.
 
-        A token that is about to expire is renewed first. Raises what `answer` raises.
+        A token that is about to expire is renewed first. Raises what `handle_challenges` raises.
         """
         account = self._account(scope)
         grant = account.valid()
         if grant is None and account.grant is not None:
-            await self.answer(account.challenges, scope, None, registry_url)  # nobody has refused it yet
+            await self.handle_challenges(account.challenges, scope, None, registry_url)  # nobody has refused it yet
             grant = account.valid()
         return grant.header.reveal() if grant else None
 
-    async def answer(self, challenges: list[Challenge], scope: str, refused: str | None, registry_url: URL) -> None:
+    async def handle_challenges(
+        self, challenges: list[Challenge], scope: str, refused: str | None, registry_url: URL
+    ) -> None:
         """Answers a 401, so that `header` has something better than what was refused.
 
         Args:

@@ -97,7 +97,7 @@ class Keyring:
         self._asked: dict[tuple[str, str], Credentials | None] = {}
         self._lock = asyncio.Lock()
 
-    def name_registry(self, registry: str) -> None:
+    def add_source_registry(self, registry: str) -> None:
         """Takes note of a registry that a source names: user name and password of the settings are for this one.
 
         Raises:

@@ -14,7 +14,7 @@ from fastpull.config.secret import Secret
 from fastpull.errors import MalformedDocument, RateLimited, UnexpectedAnswer
 from fastpull.oci.json import JsonDocument
 from fastpull.registry.http.retry import retry_after_seconds
-from fastpull.registry.http.urls import foreign_url, host_of, shown
+from fastpull.registry.http.urls import host_of, parse_untrusted_url, redacted
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -57,11 +57,11 @@ def realm_of(challenge: Challenge, registry_url: URL) -> URL:
     Raises:
         UnexpectedAnswer: it is no URL, or less secure than the registry.
     """
-    realm = foreign_url(challenge.parameters.get("realm", ""))
+    realm = parse_untrusted_url(challenge.parameters.get("realm", ""))
     if realm is None:
-        raise UnexpectedAnswer(shown(registry_url), "a challenge whose realm is no URL", 401)
+        raise UnexpectedAnswer(redacted(registry_url), "a challenge whose realm is no URL", 401)
     if realm.scheme == "http" and registry_url.scheme == "https":
-        raise UnexpectedAnswer(shown(registry_url), "a token server that is less secure than the registry", 401)
+        raise UnexpectedAnswer(redacted(registry_url), "a token server that is less secure than the registry", 401)
     return realm
 
 
@@ -101,15 +101,15 @@ class TokenServer:
             started = time.monotonic()
             async with way as answer:
                 if answer.status in _REFUSED:
-                    await answer.complaint()  # not shown: it may repeat what it was given
+                    await answer.error_detail()  # not redacted: it may repeat what it was given
                     return None
                 if answer.status in _NO_SUCH_WAY and number < len(ways):
                     continue
-                pause = self.transport.obey(answer, retry_after_seconds(answer.headers))
+                pause = self.transport.apply_retry_after(answer, retry_after_seconds(answer.headers))
                 if answer.status == 429:
                     raise RateLimited(host_of(self.realm), pause)
                 if answer.status != 200:
-                    raise UnexpectedAnswer(shown(self.realm), "no token", answer.status)
+                    raise UnexpectedAnswer(redacted(self.realm), "no token", answer.status)
                 body = await answer.body(_MAX_BODY)
             return _token(body, self.realm, started)
         return None
@@ -118,7 +118,7 @@ class TokenServer:
         query = [("service", self.service)] if self.service else []
         query += [("scope", scope) for scope in scopes]
         headers = {"Authorization": credentials.basic} if credentials else {}
-        return self.transport.request("GET", self.realm.extend_query(query), headers, sender=self.sender)
+        return self.transport.request("GET", self.realm.extend_query(query), headers, referrer=self.sender)
 
     def _post(self, scopes: list[str], credentials: Credentials) -> AbstractAsyncContextManager[Response]:
         form = {"client_id": CLIENT_ID, "service": self.service, "scope": " ".join(scopes)}
@@ -127,7 +127,7 @@ class TokenServer:
         else:
             form |= {"grant_type": "password", "username": credentials.username}
             form |= {"password": credentials.password.reveal()}
-        return self.transport.request("POST", self.realm, {}, form=form, sender=self.sender)
+        return self.transport.request("POST", self.realm, {}, form=form, referrer=self.sender)
 
 
 def _token(body: bytes, realm: URL, started: float) -> Token:

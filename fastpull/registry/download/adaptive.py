@@ -1,4 +1,4 @@
-"""How many connections a download uses, and how long its ranges are."""
+"""Adaptive concurrency: the number of connections to a host, and the size of ranges."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from fastpull.registry.download.ranges import FIRST_RANGE, MIB
 
 
 class AdaptiveConcurrency:
-    """How many connections to a host, and how large the ranges: found by trying.
+    """Adapts the number of connections to a host, and the size of ranges, to the measured throughput.
 
-    The number of connections climbs while that brings more bytes per second, and halves when the host says that it is
-    too many. It begins higher with a host that is far away: how much a connection brings is limited by what may be on
-    its way, so that it takes more of them to fill the same line. A range is as large as one connection brings in a
-    second: a request's round trip is then small beside it, and little is lost with a connection. Before that is known
-    it is larger where the round trip is longer. Towards the end it is what each connection would have to fetch of all
-    that is left: then they end at much the same time.
+    The number of connections grows while that raises the throughput, and halves when the host reports overload. It
+    starts higher for a host with high latency, because the throughput of one connection is limited by its window.
+
+    A range is as large as one connection receives in a second. The round trip of a request is then small in
+    comparison, and a broken connection loses little. Before the throughput is known, ranges are larger for a host with
+    high latency. At the end, a range is an equal share of the remaining bytes, so that all connections finish together.
 
     Args:
-        max_connections: never more than so many.
-        latency: seconds until the host answers, 0 if nobody knows.
+        max_connections: the upper bound of connections.
+        latency: the time to a response from the host in seconds; 0 if unknown.
     """
 
     start_connections = 6
-    start_latency = 0.010  # for each so many seconds one more
+    start_latency = 0.010  # seconds of latency per additional connection at the start
     window_seconds = 0.5
     range_seconds = 1.0
-    range_latency = 0.040  # for each so many seconds the first ranges are as large again
+    range_latency = 0.040  # seconds of latency per additional FIRST_RANGE in the first ranges
     max_range = 32 * MIB
 
     def __init__(self, max_connections: int, latency: float = 0.0) -> None:
@@ -37,11 +37,15 @@ class AdaptiveConcurrency:
         self._rate = 0.0
         self._slowed = -self.window_seconds
 
+    def __repr__(self) -> str:
+        rate = f"{self._rate / 1e6:.1f} MB/s" if self._rate else "no rate measured"
+        return f"<AdaptiveConcurrency {self.connections} of {self._max} connections, {rate}>"
+
     def range_size(self, left: int) -> int:
-        """The size of the next range, in bytes.
+        """Return the size of the next range, in bytes.
 
         Args:
-            left: what is to be fetched from the host and was not asked for yet.
+            left: the bytes that are still to be requested from the host.
         """
         if self._rate:
             wanted = int(self._rate / self.connections * self.range_seconds)
@@ -51,12 +55,12 @@ class AdaptiveConcurrency:
         return min(self.max_range, max(MIB, wanted // MIB * MIB))
 
     def received(self, size: int, now: float, busy: bool) -> None:
-        """Counts bytes that came.
+        """Count received bytes, and adapt the number of connections at the end of each window.
 
         Args:
-            size: how many.
-            now: seconds of a monotonic clock.
-            busy: whether as many connections as allowed are in use; without that the rate says nothing about more.
+            size: the number of bytes.
+            now: the time of a monotonic clock in seconds.
+            busy: whether all allowed connections are in use. Otherwise the rate does not justify more of them.
         """
         if self._window_start is None:
             self._window_start = now
@@ -69,14 +73,14 @@ class AdaptiveConcurrency:
         if not busy:
             return
         if self._rate > 1.1 * self._best_rate:
-            more = self.connections // 2 if self._best_rate else 2  # a line may be full from the beginning
+            more = self.connections // 2 if self._best_rate else 2  # the link may be saturated from the start
             self._best_rate = self._rate
             self.connections = min(self._max, self.connections + more)
         elif self._rate < 0.5 * self._best_rate:
-            self._best_rate = self._rate  # the network is another now: climb again from here
+            self._best_rate = self._rate  # the network has changed: grow again from here
 
     def slow_down(self, now: float) -> None:
-        """Takes note of a 429 or 503: half as many connections from now on. A burst of them counts once."""
+        """Halve the number of connections after a 429 or 503. Several within one window count once."""
         if now - self._slowed >= self.window_seconds:
             self._slowed = now
             self.connections = self._max = max(1, self.connections // 2)

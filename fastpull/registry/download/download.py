@@ -1,12 +1,13 @@
-"""Downloading one blob: ranges over several connections, again where they fail, into a file written in any order.
+"""The download of one blob: concurrent ranges over several connections, with retries, into a target with random access.
 
-The first range goes alone: its answer tells where the blob is and whether the host knows ranges. Then as many run side
-by side as the host's lanes allow, the lowest bytes first.
+The first range is requested alone: its response shows where the blob is, and whether the host supports ranges. The
+following ranges run concurrently, as many as the host's limiter allows, lowest offset first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
@@ -31,64 +32,73 @@ if TYPE_CHECKING:
     from fastpull.telemetry.timing import TimingScope
     from fastpull.telemetry.trace import Lane
 
+_log = logging.getLogger("fastpull.registry.download")
+
 _BATCH = MIB
-"""Bytes that are collected before they are written: a write per received piece costs three times as much."""
+"""Bytes collected before a write: one write per received piece takes three times as long."""
 
 STREAM_COST = 4 * MIB
-"""What one connection may hold in memory: its receive buffer, a batch that grows and one that is written."""
+"""The memory of one connection: its receive buffer, a batch being collected and one being written."""
 
 MIN_PROGRESS = 64 << 10
-"""An attempt at a range that brings less counts as one that brought nothing, so that a blob that is always cut off is
-given up."""
+"""The bytes an attempt at a range must bring to count as progress, so that a blob that is always cut off fails."""
 
-_MAX_LAGS = 2  # of one range: after that it is waited for
+_MAX_LAGS = 2  # per range; after that it is waited for
 
 ByteRange = tuple[int, int]
 Piece = TypeVar("Piece", bytes, memoryview, bytes | memoryview)
 
 
 class DownloadTarget(Protocol):
-    """Where the bytes go: `fastpull.cache.partial.blob.PartialBlob`."""
+    """The destination of the bytes, such as `fastpull.cache.partial.blob.PartialBlob`."""
 
     def gaps(self) -> list[ByteRange]:
-        """The ranges that are not there yet."""
+        """Return the ranges still missing."""
 
     def write(self, offset: int, pieces: Sequence[bytes]) -> None:
-        """Writes consecutive pieces; blocks."""
+        """Write consecutive pieces; blocks."""
 
 
 class _Lagging(Exception):
-    """A stream is far slower than the others of its host."""
+    """A range is far slower than the others from its host."""
 
 
 class RangesIgnored(Exception):
-    """A host has sent the whole blob, where a range was to come."""
+    """A host sent the whole blob in place of the requested range."""
 
 
 @dataclass(slots=True)
-class _Stretch:
-    """A range on its way: ``start`` moves on as bytes come; ``turn`` is for a connection, asked for at ``asked``."""
+class _PendingRange:
+    """A range in progress.
+
+    Attributes:
+        start: the offset of the next byte to receive.
+        stop: the end of the range.
+        permit: the permit for a connection.
+        requested: when the permit was requested, for the trace.
+    """
 
     start: int
     stop: int
-    turn: Permit
-    asked: float
+    permit: Permit
+    requested: float
 
 
 class Download:
-    """Fetches what a target lacks of a blob.
+    """Fetches the missing ranges of a blob.
 
     Args:
-        client: of the registry.
-        repository: within it.
-        descriptor: of the blob.
-        target: gets the bytes.
-        rank: of several downloads at once the lowest gets its connections first.
-        budget: of memory.
-        executor: for blocking writes.
-        part: counts where the time goes.
-        is_part: the target wants a part of the blob, and has no use for all of it.
-        is_patient: obey a host that asks for a pause; otherwise that is a failure, for somebody else can be asked.
+        client: the client of the registry.
+        repository: the repository in the registry.
+        descriptor: the descriptor of the blob.
+        target: the destination of the bytes.
+        priority: among concurrent downloads, the lowest gets its connections first.
+        budget: the memory budget.
+        executor: the executor for blocking writes.
+        timing: records the time of stages.
+        is_partial: whether the target wants only a part of the blob.
+        honor_retry_after: whether to wait if the host is overloaded; otherwise that is a failure, for an endpoint that
+            has a next one.
     """
 
     backoff = Backoff()
@@ -100,40 +110,49 @@ class Download:
         descriptor: Descriptor,
         target: DownloadTarget,
         *,
-        rank: int,
+        priority: int,
         budget: ByteBudget,
         executor: Executor,
-        part: TimingScope,
-        is_part: bool = False,
-        is_patient: bool = True,
+        timing: TimingScope,
+        is_partial: bool = False,
+        honor_retry_after: bool = True,
     ) -> None:
-        self._is_part = is_part
-        self._is_patient = is_patient
+        self._is_partial = is_partial
+        self._honor_retry_after = honor_retry_after
         self._client = client
         self._repository = repository
         self._descriptor = descriptor
         self._target = target
-        self._rank = rank
+        self._priority = priority
         self._budget = budget
         self._executor = executor
-        self._part = part
-        self._answered = asyncio.Event()
+        self._timing = timing
+        self._responded = asyncio.Event()
         self._is_whole = False
+        self._in_progress = 0
+
+    def __repr__(self) -> str:
+        missing = sum(stop - start for start, stop in self._target.gaps())
+        state = f"{missing} of {self._descriptor.size} bytes missing, {self._in_progress} ranges in progress"
+        whole = ", host ignores ranges" if self._is_whole else ""
+        return f"<Download {self._descriptor.digest} from {self._client.name}/{self._repository}, {state}{whole}>"
 
     async def run(self) -> None:
-        """Fetches everything that is missing.
+        """Fetch everything that is missing.
 
         Raises:
-            FastpullError: a range failed for good, or too often. What came is in the target.
-            RangesIgnored: the host gives nothing but the whole blob, and a part was wanted.
+            FastpullError: a range failed for good. The target has what was received.
+            RangesIgnored: the host serves only the whole blob, and the target wants a part.
         """
+        _log.debug("%r", self)
         try:
             await self._fetch_ranges()
         except RangesIgnored:
-            if self._is_part:
+            if self._is_partial:
                 raise
-            asked = clock()
-            await self._fetch(_Stretch(0, self._descriptor.size, await self._acquire(), asked), alone=True)
+            requested = clock()
+            whole = _PendingRange(0, self._descriptor.size, await self._acquire(), requested)
+            await self._fetch(whole, alone=True)
 
     async def _fetch_ranges(self) -> None:
         plan = RangePlan(self._target.gaps())
@@ -141,119 +160,123 @@ class Download:
         if first is None:
             return
         async with task_group() as group:
-            asked = clock()
-            probe = self._start(group, _Stretch(*first, await self._acquire(), asked), alone=True)
-            probe.add_done_callback(lambda _: self._answered.set())
-            await self._answered.wait()
-            with self._lanes.planned(plan):
+            requested = clock()
+            probe = self._start(group, _PendingRange(*first, await self._acquire(), requested), alone=True)
+            probe.add_done_callback(lambda _: self._responded.set())
+            await self._responded.wait()
+            with self._limiter.planned(plan):
                 while not self._is_whole:
-                    asked = clock()
-                    turn = await self._acquire()
-                    span = plan.take(self._lanes.range_size)
-                    if span is None:
-                        turn.release()
+                    requested = clock()
+                    permit = await self._acquire()
+                    following = plan.take(self._limiter.range_size)
+                    if following is None:
+                        permit.release()
                         break
-                    self._start(group, _Stretch(*span, turn, asked))
+                    self._start(group, _PendingRange(*following, permit, requested))
 
-    def _start(self, group: TaskGroup, stretch: _Stretch, *, alone: bool = False) -> asyncio.Task[None]:
-        task = group.create_task(self._fetch(stretch, alone=alone))
-        # a task that is cancelled before its first step never reaches what it would do at its end
-        task.add_done_callback(lambda _: stretch.turn.release())
+    def _start(self, group: TaskGroup, pending: _PendingRange, *, alone: bool = False) -> asyncio.Task[None]:
+        task = group.create_task(self._fetch(pending, alone=alone))
+        # a task cancelled before its first step does not run its finally block
+        task.add_done_callback(lambda _: pending.permit.release())
         return task
 
     @property
-    def _lanes(self) -> HostLimiter:
-        return self._client.lanes(self._descriptor.digest)
+    def _limiter(self) -> HostLimiter:
+        return self._client.host_limiter(self._descriptor.digest)
 
     async def _acquire(self) -> Permit:
-        return await self._lanes.acquire(self._rank)
+        return await self._limiter.acquire(self._priority)
 
-    async def _fetch(self, stretch: _Stretch, *, alone: bool = False) -> None:
-        """Fetches one range, again from where it broke off if need be."""
+    async def _fetch(self, pending: _PendingRange, *, alone: bool = False) -> None:
+        """Fetch one range; after a failure, continue where it broke off."""
         attempts, lags = Attempts(self.backoff), 0
+        self._in_progress += 1
         try:
-            while stretch.start < stretch.stop:
-                before = stretch.start
+            while pending.start < pending.stop:
+                before = pending.start
                 try:
-                    async with self._budget.hold(STREAM_COST), self._client.place():
-                        with self._part.lane(Stage.DOWNLOAD) as lane:
-                            await self._stream(stretch, alone, lane, may_lag=lags < _MAX_LAGS)
+                    async with self._budget.hold(STREAM_COST), self._client.connection_permit():
+                        with self._timing.lane(Stage.DOWNLOAD) as lane:
+                            await self._stream(pending, alone, lane, may_lag=lags < _MAX_LAGS)
                 except _Lagging:
                     lags += 1
-                    stretch.asked = clock()
+                    pending.requested = clock()
                     self._client.forget_location(self._descriptor.digest)
-                    error = TransportError(self._client.name, "a connection fell far behind the others")
+                    error = TransportError(self._client.name, "a connection was far slower than the others")
+                    _log.debug("bytes %d-%d lag, requested again", pending.start, pending.stop - 1)
                     self._client.on_retry(self._client.name, error, 0.0)
                 except FastpullError as error:
-                    if stretch.start - before >= MIN_PROGRESS:
-                        attempts.progressed()
+                    if pending.start - before >= MIN_PROGRESS:
+                        attempts.reset()
                     is_busy = isinstance(error, RateLimited) or getattr(error, "status", None) == 503
-                    if is_busy and not self._is_patient:
+                    if is_busy and not self._honor_retry_after:
                         raise
                     pause = attempts.failed(error)
                     if is_busy:
-                        self._lanes.slow_down()
-                    stretch.turn.release()
-                    stretch.asked = clock()
+                        self._limiter.slow_down()
+                    pending.permit.release()
+                    pending.requested = clock()
                     self._client.on_retry(self._client.name, error, pause)
                     await asyncio.sleep(pause)
-                    stretch.turn = await self._acquire()
+                    pending.permit = await self._acquire()
         finally:
-            stretch.turn.release()
+            self._in_progress -= 1
+            pending.permit.release()
 
-    async def _stream(self, stretch: _Stretch, alone: bool, lane: Lane, *, may_lag: bool) -> None:
-        lane.wait(stretch.asked, clock(), Wait.CONNECTION)
+    async def _stream(self, pending: _PendingRange, alone: bool, lane: Lane, *, may_lag: bool) -> None:
+        lane.wait(pending.requested, clock(), Wait.CONNECTION)
         digest, loop, limit = self._descriptor.digest, asyncio.get_running_loop(), asyncio.timeout(None)
         try:
             async with limit, AsyncExitStack() as stack:
 
                 def on_lag() -> None:
-                    if may_lag and not self._is_whole:  # a whole blob would begin again from its first byte
+                    if may_lag and not self._is_whole:  # a whole blob would restart from its first byte
                         limit.reschedule(loop.time())
 
-                flow = stack.enter_context(self._lanes.flows.watched(on_lag, lambda: self._client.is_paused(digest)))
+                watch = self._limiter.throughput.watched(on_lag, lambda: self._client.is_paused(digest))
+                throughput = stack.enter_context(watch)
                 with waiting(lane, Wait.ANSWER):
-                    answer = self._client.open_range(self._repository, self._descriptor, stretch.start, stretch.stop)
-                    body = await stack.enter_async_context(answer)
-                answered = clock()
+                    opening = self._client.open_range(self._repository, self._descriptor, pending.start, pending.stop)
+                    body = await stack.enter_async_context(opening)
+                responded = clock()
                 if body.is_whole:
-                    if not alone or self._is_part:
+                    if not alone or self._is_partial:
                         raise RangesIgnored
                     self._is_whole = True
-                    stretch.stop = body.stop
+                    pending.stop = body.stop
                 try:
-                    await self._receive(body, stretch, flow)
+                    await self._receive(body, pending, throughput)
                 finally:
-                    lane.work(answered, clock(), size=stretch.start - body.start)
+                    lane.work(responded, clock(), size=pending.start - body.start)
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise _Lagging from error
 
-    async def _receive(self, body: BlobBody, stretch: _Stretch, flow: RangeThroughput) -> None:
-        gaps = self._target.gaps()  # what is there may have been verified: it is never written again
-        self._answered.set()
+    async def _receive(self, body: BlobBody, pending: _PendingRange, throughput: RangeThroughput) -> None:
+        gaps = self._target.gaps()  # present bytes may be verified already, so they are never overwritten
+        self._responded.set()
         at = body.start
-        async with _Batches(self._target, self._executor, self._part) as batches:
+        async with _WriteBatcher(self._target, self._executor, self._timing) as batcher:
             while pieces := await body.pieces():
                 for piece in pieces:
                     if len(piece) > body.stop - at:
-                        raise TransportError(body.host, f"more than the {body.stop - body.start} bytes it announced")
+                        announced = body.stop - body.start
+                        raise TransportError(body.host, f"sent more than the {announced} bytes it announced")
                     for offset, part in clipped(at, piece, gaps):
-                        await batches.put(offset, part)
+                        await batcher.put(offset, part)
                     at += len(piece)
-                    stretch.start = max(stretch.start, at)
+                    pending.start = max(pending.start, at)
                 size = sum(map(len, pieces))
-                flow.add(size)
-                self._lanes.received(size)
+                throughput.add(size)
+                self._limiter.received(size)
         if at < body.stop:
-            raise TransportError(
-                body.host, f"the answer ended after {at - body.start} of {body.stop - body.start} bytes"
-            )
+            received, expected = at - body.start, body.stop - body.start
+            raise TransportError(body.host, f"the response ended after {received} of {expected} bytes")
 
 
 def clipped(offset: int, piece: Piece, gaps: Iterable[ByteRange]) -> Iterator[tuple[int, Piece]]:
-    """The parts of a piece that fill gaps: what is there already is never written again."""
+    """Yield the parts of a piece that fill gaps, each with its offset."""
     end = offset + len(piece)
     for start, stop in gaps:
         if start <= offset and end <= stop:
@@ -263,13 +286,13 @@ def clipped(offset: int, piece: Piece, gaps: Iterable[ByteRange]) -> Iterator[tu
             yield low, piece[low - offset : high - offset]
 
 
-class _Batches:
-    """Collects the pieces of a stream and writes them in batches, one while the next is collected."""
+class _WriteBatcher:
+    """Collects received pieces and writes them in batches; one batch is written while the next is collected."""
 
-    def __init__(self, target: DownloadTarget, executor: Executor, part: TimingScope) -> None:
+    def __init__(self, target: DownloadTarget, executor: Executor, timing: TimingScope) -> None:
         self._target = target
         self._executor = executor
-        self._part = part
+        self._timing = timing
         self._pieces: list[bytes] = []
         self._offset = 0
         self._size = 0
@@ -279,7 +302,7 @@ class _Batches:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        """Writes what has come, also when the stream broke or was cancelled: it will not have to come again."""
+        """Write the rest, also after a failure or cancellation, so that it is not downloaded again."""
         await self._flush()
         await self._written()
 
@@ -300,7 +323,7 @@ class _Batches:
             self._offset, self._pieces, self._size = self._offset + self._size, [], 0
 
     def _write(self, offset: int, pieces: Sequence[bytes]) -> None:
-        with self._part.at(Stage.STORE):
+        with self._timing.at(Stage.STORE):
             self._target.write(offset, pieces)
 
     async def _written(self) -> None:

@@ -1,4 +1,4 @@
-"""Which bytes to ask for next: pure decisions, without a connection and without a clock."""
+"""The ranges to request next: pure decisions, without I/O and without a clock."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 MIB = 1 << 20
 FIRST_RANGE = 8 * MIB
-"""The size of the first range of a blob, which also tells whether the host knows ranges, and where the blob is."""
+"""The size of a blob's first range. Its response shows where the blob is, and whether the host supports ranges."""
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 
 
 @dataclass(frozen=True, slots=True)
 class ContentRange:
-    """What a 206 says that its body is.
+    """The ``Content-Range`` of a 206 response.
 
     Attributes:
-        start, stop: of the body within the blob; ``stop`` is one past its last byte.
-        total: size of the blob, or None.
+        start, stop: the range of the body within the blob; ``stop`` is one past its last byte.
+        total: the size of the blob, or None.
 
     Spec: RFC 9110, 14.4.
     """
@@ -31,7 +31,7 @@ class ContentRange:
 
     @classmethod
     def parse(cls, header: str) -> ContentRange | None:
-        """Reads a ``Content-Range`` header; None for one that is not of bytes, or makes no sense."""
+        """Parse a ``Content-Range`` header; None if it is invalid or its unit is not bytes."""
         match = _CONTENT_RANGE.fullmatch(header.strip())
         if match is None:
             return None
@@ -43,20 +43,24 @@ class ContentRange:
 
 
 class RangePlan:
-    """Cuts the gaps of a blob into ranges, the lowest first, so that a reader from the front never waits long."""
+    """Cuts the gaps of a blob into ranges, lowest first, because the blob is read from its start.
+
+    Args:
+        gaps: the missing ranges, in order.
+    """
 
     def __init__(self, gaps: Iterable[tuple[int, int]]) -> None:
         self._gaps = deque(gaps)
 
     @property
     def left(self) -> int:
-        """Bytes that were not taken yet."""
+        """The number of bytes not yet taken."""
         return sum(stop - start for start, stop in self._gaps)
 
     def take(self, size: int) -> tuple[int, int] | None:
-        """The next range ``(start, stop)`` of at most ``size`` bytes; None when all were taken.
+        """Return the next range ``(start, stop)`` of about ``size`` bytes; None after the last one.
 
-        A range ends at a multiple of 1 MiB where it can; a rest that would be under half of ``size`` is taken along.
+        A range ends at a multiple of 1 MiB if possible. A remainder smaller than half of ``size`` joins the range.
         """
         if not self._gaps:
             return None

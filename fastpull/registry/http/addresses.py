@@ -1,4 +1,7 @@
-"""How far the owner of an address can be from the public: what a registry may send this client to is judged by it."""
+"""The scope of IP addresses: public, private network, this machine, link-local.
+
+A registry may refer this client only to addresses of its own scope or a wider one.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,29 @@ from enum import IntEnum
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-class Reach(IntEnum):
-    """From whom an address can be reached. A host may only send a client to addresses of its own reach or wider."""
+class AddressScope(IntEnum):
+    """The scope of an address, from the widest to the narrowest."""
 
     PUBLIC = 0
-    """Everybody."""
+    """Globally reachable."""
     SITE = 1
-    """A private network, such as 10.0.0.0/8 and fc00::/7, or a provider's."""
+    """A private network, such as 10.0.0.0/8 and fc00::/7, or a provider's shared address space."""
     MACHINE = 2
-    """This machine alone."""
+    """A loopback address."""
     LINK = 3
-    """The same cable, where clouds answer questions about machines; and what is no host's address at all."""
+    """Link-local, where clouds serve their metadata; also multicast and reserved addresses."""
 
     @property
-    def words(self) -> str:
-        """For messages."""
+    def description(self) -> str:
+        """The scope in words, for messages."""
         return ("a public address", "a private network", "this machine itself", "a link-local address")[self]
 
 
-def reach_of(address: str) -> Reach:
-    """The reach of a literal address; those that carry an IPv4 address have its reach.
+def address_scope(address: str) -> AddressScope:
+    """Return the scope of a literal address. An IPv6 address that embeds an IPv4 address has the scope of that one.
 
     Raises:
-        ValueError: it is a name, or nothing.
+        ValueError: not a literal address.
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
@@ -40,7 +43,7 @@ def reach_of(address: str) -> Reach:
         if inner is not None:
             found = inner
     if found.is_loopback or found.is_unspecified:
-        return Reach.MACHINE
+        return AddressScope.MACHINE
     if found.is_link_local or found.is_multicast or found.is_reserved:
-        return Reach.LINK
-    return Reach.PUBLIC if found.is_global else Reach.SITE
+        return AddressScope.LINK
+    return AddressScope.PUBLIC if found.is_global else AddressScope.SITE

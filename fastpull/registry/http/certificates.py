@@ -1,4 +1,4 @@
-"""Certificates for single hosts: the ``certs.d`` directories of Docker and of podman, skopeo and their kin.
+"""TLS certificates for single hosts: the ``certs.d`` directories of Docker, podman and skopeo.
 
 Spec: containers-certs.d(5); Docker's manual, "Verify repository client with certificates".
 """
@@ -17,11 +17,11 @@ from fastpull.oci.reference import DOCKER_HUB
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What one host is to be believed by, and what it is to believe this client by.
+    """The CA and client certificates for one host.
 
     Attributes:
-        authorities: files of CA certificates (``*.crt``), believed besides the system's.
-        clients: pairs of a certificate (``*.cert``) and its key (``*.key``).
+        authorities: paths of CA certificates (``*.crt``), trusted in addition to the system's.
+        clients: pairs of a client certificate (``*.cert``) and its key (``*.key``).
     """
 
     authorities: tuple[str, ...] = ()
@@ -29,12 +29,12 @@ class Certificates:
 
     @classmethod
     def in_directory(cls, path: str) -> Certificates | None:
-        """Reads the names in a directory; None if it is not there.
+        """List the certificates of a directory; None if the directory does not exist.
 
         Raises:
-            InvalidSetting: it cannot be read, or a certificate or key stands alone.
+            InvalidSetting: the directory is unreadable, or a certificate or key lacks its counterpart.
         """
-        if not os.path.isdir(path):  # nor is it in a home that one may not enter
+        if not os.path.isdir(path):  # also false below a home directory without access
             return None
         try:
             names = sorted(os.listdir(path))
@@ -45,28 +45,30 @@ class Certificates:
             base, suffix = os.path.splitext(name)
             other = {".cert": ".key", ".key": ".cert"}.get(suffix)
             if other is not None and base + other not in names:
-                raise InvalidSetting(os.path.join(path, name), f"has no {base + other} beside it; they go together")
+                raise InvalidSetting(os.path.join(path, name), f"has no {base + other} beside it; both are needed")
             if suffix == ".cert":
                 clients.append((os.path.join(path, name), os.path.join(path, base + other if other else "")))
         return cls(tuple(os.path.join(path, name) for name in names if name.endswith(".crt")), tuple(clients))
 
     def context(self, *, verify: bool) -> ssl.SSLContext | bool:
-        """A TLS context with them, or that which aiohttp has anyway: making one takes 25 ms.
+        """Return a TLS context with these certificates, or True for aiohttp's default context.
+
+        Creating a context takes 25 ms, so the default one is used where it suffices.
 
         Args:
-            verify: whether the host's certificate has to be vouched for.
+            verify: whether the host's certificate is verified.
 
         Raises:
-            InvalidSetting: a file holds no certificate or key, or they do not fit, with its path.
+            InvalidSetting: a file is not a certificate or key, or a key does not match; with the path.
         """
-        is_usual = verify and not (self.authorities or self.clients or _ENVIRONMENT & os.environ.keys())
-        if is_usual:
+        is_default = verify and not (self.authorities or self.clients or _ENVIRONMENT & os.environ.keys())
+        if is_default:
             return True
         tls = ssl.create_default_context()
         for path in self.authorities:
             try:
                 tls.load_verify_locations(path)
-            except (OSError, ValueError) as error:  # ssl's are OSErrors
+            except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
                 raise InvalidSetting(path, f"not a CA certificate in PEM ({_reason(error)})") from None
         for certificate, key in self.clients:
             try:
@@ -80,14 +82,14 @@ class Certificates:
         return tls
 
 
-_ENVIRONMENT = {"SSL_CERT_FILE", "SSL_CERT_DIR"}  # aiohttp has read them when it was loaded, which may be long ago
+_ENVIRONMENT = {"SSL_CERT_FILE", "SSL_CERT_DIR"}  # aiohttp reads them only once, when it is imported
 
 
 def find_certificates(host: str) -> Certificates | None:
-    """Looks a ``host[:port]`` up in the usual places; the first directory that is there is the one.
+    """Find the certificates of a ``host[:port]``; the first existing directory applies.
 
-    They are ``~/.config/containers/certs.d``, ``~/.config/docker/certs.d``, ``/etc/containers/certs.d`` and
-    ``/etc/docker/certs.d``.
+    The directories are below ``~/.config/containers/certs.d``, ``~/.config/docker/certs.d``,
+    ``/etc/containers/certs.d`` and ``/etc/docker/certs.d``.
 
     Raises:
         InvalidSetting: as `Certificates.in_directory`.
@@ -105,7 +107,7 @@ def find_certificates(host: str) -> Certificates | None:
 
 
 def _no_password() -> NoReturn:
-    raise ValueError("the key has a password, which nobody can be asked for")
+    raise ValueError("the key is encrypted; fastpull cannot ask for its password")
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""aiohttp's errors as ours."""
+"""The translation of aiohttp's exceptions into errors of fastpull."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from fastpull.errors import ErrorTranslator, TransportError
+from fastpull.errors import ErrorMapping, TransportError
 from fastpull.registry.http.urls import host_of
 
 if TYPE_CHECKING:
     from yarl import URL
 
 
-def http_errors(url: URL, timeout_seconds: float) -> ErrorTranslator:
-    """The border that aiohttp's errors become ours at.
+def http_errors(url: URL, timeout_seconds: float) -> ErrorMapping:
+    """Return the mapping of aiohttp's exceptions for one request.
 
     Args:
-        url: that is asked.
-        timeout_seconds: how long it may send nothing.
+        url: the requested URL.
+        timeout_seconds: the longest time without data.
     """
     host = host_of(url)
 
     def certificate(error: BaseException) -> TransportError:
         advice = (
-            f"Put its CA into ~/.config/containers/certs.d/{host}/ca.crt, or use --insecure if you trust the way to it"
+            f"Put its CA into ~/.config/containers/certs.d/{host}/ca.crt, or use --insecure if you trust the network"
         )
         reason = f"its certificate is not trusted ({_innermost(error)})"
         return TransportError(host, reason, advice, is_transient=False, is_certificate=True)
@@ -36,36 +36,34 @@ def http_errors(url: URL, timeout_seconds: float) -> ErrorTranslator:
 
     def proxy(error: BaseException) -> TransportError:
         status = getattr(error, "status", None)
-        reason = f"the proxy refuses (HTTP {status})" if status else f"no way to the proxy ({_innermost(error)})"
-        # its URL may hold a password
+        reason = f"the proxy refuses (HTTP {status})" if status else f"cannot reach the proxy ({_innermost(error)})"
+        # the proxy's URL is not shown: it may hold a password
         return TransportError(host, reason, "Check https_proxy, http_proxy and no_proxy", is_transient=not status)
 
     def name(error: BaseException) -> TransportError:
         transient = getattr(getattr(error, "os_error", None), "errno", None) == socket.EAI_AGAIN
-        return TransportError(host, f"its name cannot be resolved ({_innermost(error)})", is_transient=transient)
+        return TransportError(host, f"cannot resolve its name ({_innermost(error)})", is_transient=transient)
 
     def broken(error: BaseException) -> TransportError:
         return TransportError(host, _innermost(error))
 
     def stalled(_: BaseException) -> TransportError:
-        return TransportError(host, f"nothing came for {timeout_seconds:g} s")
+        return TransportError(host, f"received no data for {timeout_seconds:g} s")
 
     def malformed(error: BaseException) -> TransportError:
         return TransportError(host, f"not a usable URL ({error})", is_transient=False)
 
-    return ErrorTranslator(
-        {
-            aiohttp.ClientHttpProxyError: proxy,
-            aiohttp.ClientProxyConnectionError: proxy,
-            aiohttp.ClientConnectorCertificateError: certificate,
-            aiohttp.ClientConnectorSSLError: handshake,
-            aiohttp.ClientConnectorDNSError: name,
-            TimeoutError: stalled,
-            aiohttp.InvalidURL: malformed,
-            aiohttp.ClientError: broken,
-            OSError: broken,
-        }
-    )
+    return {
+        aiohttp.ClientHttpProxyError: proxy,
+        aiohttp.ClientProxyConnectionError: proxy,
+        aiohttp.ClientConnectorCertificateError: certificate,
+        aiohttp.ClientConnectorSSLError: handshake,
+        aiohttp.ClientConnectorDNSError: name,
+        TimeoutError: stalled,
+        aiohttp.InvalidURL: malformed,
+        aiohttp.ClientError: broken,
+        OSError: broken,
+    }
 
 
 def _innermost(error: BaseException) -> str:

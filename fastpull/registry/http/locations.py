@@ -1,4 +1,4 @@
-"""Where registries have redirected to for blobs."""
+"""The URLs that registries redirect to for blobs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from fastpull.oci.digest import Digest
 
 MAX_LOCATIONS = 256
-"""Blobs whose location is remembered: more than a client downloads at a time, and one that is forgotten costs no more
-than a redirect."""
+"""How many locations are kept: more than a client downloads at once. An evicted one costs one more redirect."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,8 +21,8 @@ class Location:
     """The location of one blob.
 
     Attributes:
-        url: that the registry has redirected to; None where it has not, or that has expired.
-        renewal: held by the request that asks for a new one.
+        url: the target of the registry's redirect; None before the first redirect and after its expiry.
+        renewal: the lock held by the request for a new URL.
     """
 
     url: URL | None = None
@@ -31,7 +30,7 @@ class Location:
 
 
 class Locations:
-    """The locations of the blobs that were asked for last."""
+    """The locations of the most recently used blobs."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Digest, Location] = OrderedDict()
@@ -40,7 +39,7 @@ class Locations:
         return len(self._known)
 
     def of(self, digest: Digest) -> Location:
-        """The location of a blob, to be changed by the caller."""
+        """Return the location of a blob; the caller updates it."""
         found = self._known.setdefault(digest, Location())
         self._known.move_to_end(digest)
         if len(self._known) > MAX_LOCATIONS:

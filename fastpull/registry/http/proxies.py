@@ -1,4 +1,4 @@
-"""The proxies that the environment names, and for which hosts they are not."""
+"""HTTP proxies from the environment, and the hosts that are reached without one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fastpull.oci.reference import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in lower or upper case, as Go reads them.
+    """``https_proxy``, ``http_proxy``, ``all_proxy`` and ``no_proxy``, in lower or upper case, with Go's rules.
 
     Attributes:
-        by_scheme: the proxies, by the scheme of what is asked for.
-        exceptions: of ``no_proxy``: ``*``, an address, a network such as ``10.0.0.0/8``, or a domain, for itself and
-            all below it; each with ``:PORT`` for that port only.
+        by_scheme: the proxies, by the scheme of the requested URL.
+        exceptions: the entries of ``no_proxy``: ``*``, an address, a network such as ``10.0.0.0/8``, or a domain with
+            its subdomains. ``:PORT`` restricts an entry to that port.
     """
 
     by_scheme: Mapping[str, URL]
@@ -29,10 +29,10 @@ class Proxies:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Reads the variables; the lower-case one counts.
+        """Read the variables; lower case takes precedence.
 
         Raises:
-            InvalidSetting: one of them is no URL of an http proxy.
+            InvalidSetting: a variable is not the URL of an http proxy.
         """
 
         def value(name: str) -> str:
@@ -42,32 +42,32 @@ class Proxies:
         for scheme in ("https", "http"):
             for name in (f"{scheme}_proxy", "all_proxy"):
                 if value(name):
-                    found[scheme] = _proxy(value(name), name)
+                    found[scheme] = _parse_proxy(value(name), name)
                     break
         names = (name.strip().lower() for name in value("no_proxy").split(","))
         return cls(found, tuple(name for name in names if name))
 
     def find(self, url: URL) -> URL | None:
-        """The proxy for a URL, or None. A loopback address is this machine's: no proxy could reach it."""
+        """Return the proxy for a URL, or None. A loopback address never uses a proxy."""
         proxy = self.by_scheme.get(url.scheme)
         host = (url.host or "").lower()
         if proxy is None or is_loopback(f"[{host}]" if ":" in host else host):
             return None
-        return None if any(_fits(one, host, url.port) for one in self.exceptions) else proxy
+        return None if any(_matches(one, host, url.port) for one in self.exceptions) else proxy
 
 
-def _proxy(text: str, name: str) -> URL:
+def _parse_proxy(text: str, name: str) -> URL:
     try:
         url = URL(text if "://" in text else f"http://{text}")
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        # its value may hold a password
+        # the value is not shown: it may hold a password
         raise InvalidSetting(name, "not the URL of an http proxy (SOCKS is not supported), such as http://proxy:3128")
     return url
 
 
-def _fits(exception: str, host: str, port: int | None) -> bool:
+def _matches(exception: str, host: str, port: int | None) -> bool:
     if exception == "*":
         return True
     try:
@@ -75,7 +75,7 @@ def _fits(exception: str, host: str, port: int | None) -> bool:
     except ValueError:
         name, colon, digits = exception.rpartition(":")
         if colon and digits.isdigit():
-            return port == int(digits) and _fits(name, host, port)
+            return port == int(digits) and _matches(name, host, port)
         name = exception.removeprefix("*").removeprefix(".")
         return host == name or host.endswith(f".{name}")
     try:

@@ -1,4 +1,4 @@
-"""Rate limits that a registry tells of before they are reached.
+"""Rate limits that a registry announces before they are reached.
 
 Spec: draft-ietf-httpapi-ratelimit-headers, as Docker Hub sends them: ``ratelimit-remaining: 93;w=21600``.
 """
@@ -17,12 +17,12 @@ _LOW = 5
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """What a registry says of it.
+    """A rate limit, as announced in response headers.
 
     Attributes:
-        limit: requests in a window.
-        remaining: of them.
-        window_seconds: the window; None if it does not say.
+        limit: the number of requests allowed in a window.
+        remaining: the number of requests left in this window.
+        window_seconds: the length of the window; None if not announced.
     """
 
     limit: int
@@ -31,7 +31,7 @@ class RateLimit:
 
     @classmethod
     def parse(cls, headers: Mapping[str, str]) -> Self | None:
-        """Reads the headers of an answer; None if they say nothing that can be understood."""
+        """Parse response headers; None if they announce no valid limit."""
         for prefix in ("RateLimit", "X-RateLimit"):
             limit = _VALUE.fullmatch(headers.get(f"{prefix}-Limit", ""))
             remaining = _VALUE.fullmatch(headers.get(f"{prefix}-Remaining", ""))
@@ -42,7 +42,7 @@ class RateLimit:
 
     @property
     def is_low(self) -> bool:
-        """Whether a user should know: a tenth of it is left, or five."""
+        """Whether to warn the user: at most a tenth or five requests are left."""
         return self.remaining <= max(_LOW, int(self.limit * _LOW_SHARE)) and self.remaining < self.limit
 
     def __str__(self) -> str:

@@ -1,12 +1,14 @@
-"""HTTP, one exchange at a time: connections, TLS, proxies, and pauses that hosts ask for.
+"""HTTP, one request at a time: connections, TLS, proxies, ``Retry-After`` and restrictions on private addresses.
 
-Redirects, authorization and retries are decided above. Nothing is decoded: the digests are of the bytes on the wire.
+Redirects, authorization and retries are decided by the caller. Bodies are not decoded, because digests are of the
+bytes on the wire.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import time
@@ -20,14 +22,14 @@ from yarl import URL
 
 from fastpull._version import __version__
 from fastpull.config.access import DEFAULT_ACCESS, Access
-from fastpull.errors import InvalidSetting, UnexpectedAnswer
-from fastpull.registry.http.addresses import Reach, reach_of
+from fastpull.errors import FastpullError, InvalidSetting, UnexpectedAnswer, translate_errors
+from fastpull.registry.http.addresses import AddressScope, address_scope
 from fastpull.registry.http.certificates import Certificates, find_certificates
 from fastpull.registry.http.errors import http_errors
 from fastpull.registry.http.proxies import Proxies
 from fastpull.registry.http.response import ClosedConnections, Response
 from fastpull.registry.http.retry import MAX_RETRY_AFTER_SECONDS
-from fastpull.registry.http.urls import host_of, shown, without_port
+from fastpull.registry.http.urls import host_of, redacted, without_port
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientRequest
@@ -37,110 +39,115 @@ if TYPE_CHECKING:
     from fastpull.registry.host_limiter import HostLimiter
 
 CONNECT_SECONDS = 30.0
-"""How long a connection may take to come about, unless less time is allowed anyway."""
+"""The longest time to establish a connection, unless the ``timeout`` setting is shorter."""
 
-_READ_BUFFER = 1 << 20  # per connection; at 64 KiB the loop is woken four times as often for the same bytes
-_NAMES_SECONDS = 60
+_log = logging.getLogger("fastpull.registry.http.transport")
+_READ_BUFFER = 1 << 20  # per connection; with 64 KiB the event loop wakes four times as often
+_DNS_CACHE_SECONDS = 60
 
 
 class RetryAfterGate:
-    """Hosts that have asked for a pause, and until when."""
+    """Holds back requests to hosts that asked for a pause with ``Retry-After``."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
     def close(self, host: str, seconds: float) -> None:
-        """Lets no request out to ``host`` for so long."""
+        """Hold back requests to ``host`` for this long."""
         self._until[host] = max(self._until.get(host, 0.0), time.monotonic() + seconds)
 
     def remaining_seconds(self, host: str) -> float:
-        """How long the pause still lasts."""
+        """Return the rest of the pause, 0 if there is none."""
         return max(0.0, self._until.get(host, 0.0) - time.monotonic())
 
-    async def passed(self, host: str) -> None:
-        """Waits until the host may be asked again."""
-        while (seconds := self.remaining_seconds(host)) > 0:  # noqa: ASYNC110  # it may have been closed again
+    async def wait(self, host: str) -> None:
+        """Wait until the pause is over."""
+        while (seconds := self.remaining_seconds(host)) > 0:  # noqa: ASYNC110  # the pause may be extended meanwhile
             await asyncio.sleep(seconds)
 
 
 class AddressPolicy:
-    """What is known of the addresses of hosts.
+    """The known address scopes of hosts.
 
-    Names are asked for here before a host is sent to: a connection to a private network is never even begun for a
-    public registry. What a connection then really leads to is checked again: a name may mean another address by then.
+    Host names are resolved before a request to a referred host, so that a public registry cannot cause a connection to
+    a private network. The peer of each connection is checked as well, because a name may resolve differently by then.
     """
 
     def __init__(self) -> None:
-        self._peers: dict[str, Reach] = {}
-        self._names: dict[str, tuple[float, Reach]] = {}
+        self._peers: dict[str, AddressScope] = {}
+        self._names: dict[str, tuple[float, AddressScope]] = {}
 
-    def note(self, host: str, peer: Reach) -> None:
-        """Takes note of where a connection to a host that the user named leads to."""
+    def record_peer(self, host: str, peer: AddressScope) -> None:
+        """Record the peer address scope of a host that the user named."""
         self._peers[host] = min(peer, self._peers.get(host, peer))
 
-    def of_sender(self, host: str) -> Reach:
-        """The reach of a host that sends this client elsewhere; it counts as public where nothing is known."""
+    def scope_of_referrer(self, host: str) -> AddressScope:
+        """Return the scope of a host that refers this client elsewhere; public if unknown."""
         try:
-            return self._peers.get(host) or reach_of(host)
+            return self._peers.get(host) or address_scope(host)
         except ValueError:
-            return Reach.PUBLIC
+            return AddressScope.PUBLIC
 
-    async def of_target(self, host: str, *, ask: bool = True) -> Reach:
-        """The narrowest reach of all addresses of a host.
+    async def scope_of_target(self, host: str, *, resolve: bool = True) -> AddressScope:
+        """Return the narrowest scope among the addresses of a host.
 
         Args:
             host: a name or a literal address.
-            ask: whether names are looked up. One that is not, or is not known, counts as public: nothing can be
-                connected to by it, unless by a proxy.
+            resolve: whether to resolve names. An unresolved name counts as public: only a proxy can connect to it.
         """
         try:
-            return reach_of(host)
+            return address_scope(host)
         except ValueError:
             pass
         known = self._names.get(host)
         if known is not None and time.monotonic() < known[0]:
             return known[1]
-        if not ask:
-            return Reach.PUBLIC
+        if not resolve:
+            return AddressScope.PUBLIC
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             found = []
-        reach = max((reach_of(str(one[4][0])) for one in found), default=Reach.PUBLIC)
-        self._names[host] = (time.monotonic() + _NAMES_SECONDS, reach)
-        return reach
+        scope = max((address_scope(str(one[4][0])) for one in found), default=AddressScope.PUBLIC)
+        self._names[host] = (time.monotonic() + _DNS_CACHE_SECONDS, scope)
+        return scope
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectGuard:
-    """A request that somebody else than the user chose the host of."""
+    """The restriction on a request to a host that another host, not the user, chose.
 
-    sender: str
-    limit: Reach
+    Attributes:
+        referrer: the host that sent this client here, by a redirect or as the realm of a challenge.
+        limit: the narrowest address scope allowed.
+    """
+
+    referrer: str
+    limit: AddressScope
 
 
-_hop: ContextVar[RedirectGuard | None] = ContextVar("_hop", default=None)
+_redirect_guard: ContextVar[RedirectGuard | None] = ContextVar("_redirect_guard", default=None)
 
 
 class _GuardedConnector(aiohttp.TCPConnector):
-    """Checks gate and peer when the connection is there: the gate may have closed while that was waited for."""
+    """Checks the peer address and the gate once connected: the gate may have closed while the request was queued."""
 
-    def __init__(self, gates: RetryAfterGate, reaches: AddressPolicy) -> None:
-        super().__init__(limit=0, keepalive_timeout=30.0, ttl_dns_cache=_NAMES_SECONDS)
-        self._gates = gates
-        self._reaches = reaches
+    def __init__(self, gate: RetryAfterGate, addresses: AddressPolicy) -> None:
+        super().__init__(limit=0, keepalive_timeout=30.0, ttl_dns_cache=_DNS_CACHE_SECONDS)
+        self._gate = gate
+        self._addresses = addresses
 
-    async def connect(  # aiohttp's
+    async def connect(  # signature of aiohttp
         self,
         req: ClientRequest,
         traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # signature of aiohttp
     ) -> Connection:
         connection = await super().connect(req, traces, timeout)
         try:
             if req.proxy is None:
                 self._check_peer(connection, req.url)
-            await self._gates.passed(host_of(req.url))
+            await self._gate.wait(host_of(req.url))
         except BaseException:
             connection.close()
             raise
@@ -150,35 +157,36 @@ class _GuardedConnector(aiohttp.TCPConnector):
         peer = connection.transport.get_extra_info("peername") if connection.transport else None
         if not peer:
             return
-        reach, hop = reach_of(peer[0]), _hop.get()
-        if hop is None:
-            self._reaches.note(url.host or "", reach)
-        elif reach > hop.limit:
-            raise _too_private(url, hop.sender, reach)
+        scope, guard = address_scope(peer[0]), _redirect_guard.get()
+        if guard is None:
+            self._addresses.record_peer(url.host or "", scope)
+        elif scope > guard.limit:
+            raise _scope_error(url, guard.referrer, scope)
 
 
 class Transport:
-    """The connections of one client.
+    """The HTTP connections of one client.
 
-    Each host has its own certificates, and its own word on whether it has to be believed: what is said of one never
-    counts for a host that it sends this client to.
+    Certificates and the permission to be insecure belong to single hosts. They do not extend to the hosts that such a
+    host refers this client to.
 
     Args:
-        access: what the user says of hosts.
+        access: the settings for hosts.
 
     Attributes:
-        lanes: to each host that blobs come from.
-        latencies: the shortest time in which each host has answered, in seconds.
+        gate: holds back requests to hosts that asked for a pause.
+        limiters: the connection limiter of each host that serves blobs.
+        latencies: the shortest time to a response from each host, in seconds.
     """
 
     def __init__(self, access: Access = DEFAULT_ACCESS) -> None:
-        self.gates = RetryAfterGate()
-        self.lanes: dict[str, HostLimiter] = {}
+        self.gate = RetryAfterGate()
+        self.limiters: dict[str, HostLimiter] = {}
         self.latencies: dict[str, float] = {}
         self._access = access
-        self._reaches = AddressPolicy()
+        self._addresses = AddressPolicy()
         self._insecure = set(access.insecure_registries)
-        self._named: set[str] = set()
+        self._source_hosts: set[str] = set()
         self._contexts: dict[tuple[str, bool, bool], ssl.SSLContext | bool] = {}
         self._proxies = Proxies.from_environment()
         self._session: aiohttp.ClientSession | None = None
@@ -186,12 +194,12 @@ class Transport:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=_GuardedConnector(self.gates, self._reaches),
+            connector=_GuardedConnector(self.gate, self._addresses),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=min(CONNECT_SECONDS, self._access.timeout), sock_read=self._access.timeout
             ),
             auto_decompress=False,
-            trust_env=False,  # it would read ~/.netrc as well
+            trust_env=False,  # True would also read ~/.netrc
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER,
             headers={"User-Agent": f"fastpull/{__version__}", "Accept-Encoding": "identity"},
@@ -203,23 +211,23 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
-    def name_host(self, host: str, *, is_insecure: bool = False) -> None:
-        """Takes note of a ``host[:port]`` that a source names: the user's directory of certificates is for it.
+    def add_source_host(self, host: str, *, is_insecure: bool = False) -> None:
+        """Register a ``host[:port]`` that a source names: the user's certificate directory applies to it.
 
         Args:
-            host: of the registry; its mirrors are named by nobody but ``registries.conf``.
-            is_insecure: the user lets it be insecure, on all its ports: its token server may be on another.
+            host: the registry's host, not that of a mirror from ``registries.conf``.
+            is_insecure: whether the host may be insecure, on all ports: its token server may use another one.
         """
-        self._named.add(host)
+        self._source_hosts.add(host)
         if is_insecure:
             self.allow_insecure(without_port(host))
 
     def allow_insecure(self, host: str) -> None:
-        """Lets a ``host[:port]`` be insecure; without a port on all ports."""
+        """Allow plain http and unverified certificates for a ``host[:port]``; without a port, on all ports."""
         self._insecure.add(host)
 
     def is_insecure(self, host: str) -> bool:
-        """Whether a ``host[:port]`` may speak plain http, and have any certificate."""
+        """Whether a ``host[:port]`` may use plain http and an unverified certificate."""
         return not self._insecure.isdisjoint((host, without_port(host)))
 
     @contextlib.asynccontextmanager
@@ -230,60 +238,65 @@ class Transport:
         headers: Mapping[str, str],
         *,
         form: Mapping[str, str] | None = None,
-        sender: str = "",
+        referrer: str = "",
     ) -> AsyncIterator[Response]:
-        """Sends one request and waits for the headers of its answer, whatever its status.
+        """Send one request and receive the headers of its response, whatever the status.
 
         Args:
-            method: HTTP's.
-            url: to ask.
-            headers: besides those that every request has.
-            form: to send as a form.
-            sender: the host that sent this client to ``url``; empty if the user named the host.
+            method: the HTTP method.
+            url: the URL to request.
+            headers: the headers in addition to those of every request.
+            form: the fields to send as a form.
+            referrer: the host that referred this client to ``url``; empty if the user named the host.
 
         Raises:
-            TransportError: there is no answer.
-            InvalidSetting: the host's certificates cannot be used.
-            UnexpectedAnswer: the sender may not send anybody to where this is.
+            TransportError: no response was received.
+            InvalidSetting: the certificates for the host are unusable.
+            UnexpectedAnswer: the referrer may not refer this client to this address.
         """
         assert self._session is not None, "used outside its context"
-        await self.gates.passed(host_of(url))
+        host = host_of(url)
+        await self.gate.wait(host)
         proxy = self._proxies.find(url)
-        hop = await self._hop(url, sender, is_proxied=proxy is not None)
-        tls = self._context(host_of(url)) if url.scheme == "https" else True
-        token = _hop.set(hop)
-        asked, border = time.monotonic(), http_errors(url, self._access.timeout)
+        guard = await self._guard(url, referrer, is_proxied=proxy is not None)
+        tls = self._context(host) if url.scheme == "https" else True
+        token = _redirect_guard.set(guard)
+        started, errors = time.monotonic(), http_errors(url, self._access.timeout)
         try:
-            with border:
+            with translate_errors(errors):
                 response = await self._session.request(
                     method, url, headers=headers, data=form, allow_redirects=False, proxy=proxy, ssl=tls
                 )
+        except FastpullError as error:
+            _log.debug("%s %s%s: %s", method, host, url.path, error.message)
+            raise
         finally:
-            _hop.reset(token)
-        taken, host = time.monotonic() - asked, host_of(url)
-        self.latencies[host] = min(taken, self.latencies.get(host, taken))
+            _redirect_guard.reset(token)
+        elapsed = time.monotonic() - started
+        _log.debug("%s %s%s: %d in %.3f s", method, host, url.path, response.status, elapsed)
+        self.latencies[host] = min(elapsed, self.latencies.get(host, elapsed))
         self._closed.watch(response)
         try:
-            yield Response(response, border, self._access.timeout)
+            yield Response(response, errors, self._access.timeout)
         finally:
-            # read to its end a response frees its connection for the next; otherwise the connection is closed
+            # only a fully read response leaves its connection usable
             response.release() if response.content.at_eof() else response.close()
 
-    async def _hop(self, url: URL, sender: str, *, is_proxied: bool) -> RedirectGuard | None:
-        host, sent_by = url.host or "", URL(f"https://{sender}").host if sender else None
-        if sent_by is None or host == sent_by or {host, host_of(url)} & set(self._access.private_hosts):
+    async def _guard(self, url: URL, referrer: str, *, is_proxied: bool) -> RedirectGuard | None:
+        host, referring = url.host or "", URL(f"https://{referrer}").host if referrer else None
+        if referring is None or host == referring or {host, host_of(url)} & set(self._access.private_hosts):
             return None
-        reach = await self._reaches.of_target(host, ask=not is_proxied)  # a proxy has its own rules
-        if reach is Reach.PUBLIC and is_proxied:
+        scope = await self._addresses.scope_of_target(host, resolve=not is_proxied)  # the proxy resolves names
+        if scope is AddressScope.PUBLIC and is_proxied:
             return None
-        limit = self._reaches.of_sender(sent_by)
-        if reach > limit:
-            raise _too_private(url, sender, reach)
-        return RedirectGuard(sender, limit)
+        limit = self._addresses.scope_of_referrer(referring)
+        if scope > limit:
+            raise _scope_error(url, referrer, scope)
+        return RedirectGuard(referrer, limit)
 
     def _context(self, host: str) -> ssl.SSLContext | bool:
-        is_named, is_insecure = host in self._named, self.is_insecure(host)
-        key = (host, is_named, is_insecure)  # more may be said of it later
+        is_named, is_insecure = host in self._source_hosts, self.is_insecure(host)
+        key = (host, is_named, is_insecure)  # both may change later
         context = self._contexts.get(key)
         if context is None:
             found = None
@@ -295,14 +308,18 @@ class Transport:
             context = self._contexts[key] = found.context(verify=not is_insecure)
         return context
 
-    def obey(self, answer: Response, seconds: float | None) -> float | None:
-        """Closes the gate of a host that asked for a pause, unless the pause is too long to be made."""
+    def apply_retry_after(self, response: Response, seconds: float | None) -> float | None:
+        """Hold back further requests to a host that asked for a pause, unless the pause exceeds the maximum.
+
+        Returns:
+            ``seconds``, unchanged.
+        """
         if seconds is not None and seconds <= MAX_RETRY_AFTER_SECONDS:
-            self.gates.close(answer.host, seconds)
+            _log.debug("%s asks for a pause of %.1f s", response.host, seconds)
+            self.gate.close(response.host, seconds)
         return seconds
 
 
-def _too_private(url: URL, sender: str, reach: Reach) -> UnexpectedAnswer:
-    host = host_of(url)
-    advice = f"If {sender} is to be trusted with it, say so: --private-host {host}"
-    return UnexpectedAnswer(shown(url), f"{sender} sends this client to {reach.words}", None, advice)
+def _scope_error(url: URL, referrer: str, scope: AddressScope) -> UnexpectedAnswer:
+    advice = f"If you trust {referrer}, allow this address with --private-host {host_of(url)}"
+    return UnexpectedAnswer(redacted(url), f"{referrer} sends this client to {scope.description}", None, advice)
