@@ -366,7 +366,7 @@ class Client:
             self._on_event(Copying(source, finished.size, sink.copied))
 
         async with repeating(TICK_SECONDS, tell):
-            return await in_thread(self._files, sink.take, finished, abort=sink.cancel)
+            return await in_thread(self._files, sink.take_finished, finished, abort=sink.cancel)
 
     def _key(self, image: Image, recipe: Recipe) -> ImageKey:
         is_trusted = self.settings.share_images or not self._store.files.is_shared

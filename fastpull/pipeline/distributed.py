@@ -105,12 +105,12 @@ class DistributedBuilder:
         return await in_thread(self._files, self._load, product, quota)
 
     def _save(self, product: LayerArtifact, index: LayerIndex) -> None:
-        product.grow(_REST, self._sink.save_run(product.layer, index))
+        product.grow(_REST, self._sink.save_layer_blocks(product.layer, index))
 
     def _load(self, product: LayerArtifact, quota: Quota) -> LayerIndex:
         assert product.seal is not None, "it is not to be made here, so it has come"
         number, subject, layer = product.layer, product.subject, self._image.layers[product.layer]
-        index = self._sink.load_run(number, product.seal.bulk_size, product.seal.rest_size, subject)
+        index = self._sink.load_layer_blocks(number, product.seal.bulk_size, product.seal.rest_size, subject)
         if (index.blob, index.diff_id) != (layer.blob.digest, layer.diff_id):
             raise LayerBlocksDamaged(subject, f"it is that of the layer {index.blob}")
         LayerQuota(quota, number, subject).check(layer.blob.size, index.size, sum(index.sizes), index)
@@ -146,25 +146,25 @@ def _open_products(image: Image, sink: DistributedSink, by_size: Sequence[int]) 
         for number, layer in enumerate(image.layers):
             subject = f"layer {number + 1} of {len(image.layers)} of {image.source}, {layer.blob.digest}"
             products.append(LayerArtifact(number, subject, fail))
-            _join(products[-1], sink.open_run(number, by_size.index(number)))
+            _join(products[-1], sink.open_layer_blocks(number, by_size.index(number)))
     except BaseException:
         for product in products:
             product.close()
         raise
 
-    def on_run(number: int, run: LayerBlocks) -> None:
+    def on_layer_blocks(number: int, blocks: LayerBlocks) -> None:
         if number < len(products):  # what runtimes want on top is made by each node itself
             product = products[number]
-            _join(product, run)
+            _join(product, blocks)
             product.make()
 
-    sink.on_run = on_run
+    sink.on_layer_blocks = on_layer_blocks
     return products
 
 
-def _join(product: LayerArtifact, run: LayerBlocks) -> None:
+def _join(product: LayerArtifact, blocks: LayerBlocks) -> None:
     """Has what grows of a run told."""
-    base = run.blocks.end
-    product.open(FileRegion(run.blocks.fd, base), FileRegion(run.fragments.fd))
-    run.blocks.on_grown = lambda end: product.grow(_BULK, end - base)
-    run.fragments.on_grown = partial(product.grow, _REST)
+    base = blocks.data.end
+    product.open(FileRegion(blocks.data.fd, base), FileRegion(blocks.fragments.fd))
+    blocks.data.on_append = lambda end: product.grow(_BULK, end - base)
+    blocks.fragments.on_append = partial(product.grow, _REST)

@@ -73,7 +73,7 @@ class FinishedImageSink(NamedSink, Protocol):
     """A sink that can publish a finished image of the cache in place of an image made from layers.
 
     Attributes:
-        copied: bytes that `take` has copied so far; may be read from other threads.
+        copied: bytes that `take_finished` has copied so far; may be read from other threads.
     """
 
     copied: int
@@ -82,7 +82,7 @@ class FinishedImageSink(NamedSink, Protocol):
     def recipe(self) -> Recipe:
         """The recipe of the finished image."""
 
-    def take(self, image: FinishedImage) -> SquashfsReport | None:
+    def take_finished(self, image: FinishedImage) -> SquashfsReport | None:
         """Publish a finished image of the cache.
 
         Returns:
@@ -99,18 +99,18 @@ class DistributedSink(NamedSink, Protocol):
     """A sink whose layers can be made on other nodes.
 
     Attributes:
-        on_run: called with the layer's index and its blocks whenever `layer` begins to write a layer.
+        on_layer_blocks: called with the layer's index and its blocks whenever `layer` begins to write a layer.
     """
 
-    on_run: Callable[[int, LayerBlocks], None]
+    on_layer_blocks: Callable[[int, LayerBlocks], None]
 
-    def open_run(self, number: int, rank: int) -> LayerBlocks:
+    def open_layer_blocks(self, number: int, rank: int) -> LayerBlocks:
         """Open the block files of a layer, to be filled by `layer` or by another node."""
 
-    def save_run(self, number: int, index: LayerIndex) -> int:
+    def save_layer_blocks(self, number: int, index: LayerIndex) -> int:
         """Append the tables of a complete layer to its fragment file; return the size of that file."""
 
-    def load_run(self, number: int, blocks_size: int, rest_size: int, subject: str) -> LayerIndex:
+    def load_layer_blocks(self, number: int, data_size: int, fragment_file_size: int, subject: str) -> LayerIndex:
         """Load a layer whose block files another node has made; return its index."""
 
     def read_file(self, origin: Origin, size: int) -> bytes:

@@ -21,7 +21,7 @@ from fastpull.native.layer_scanner import LayerScanner
 from fastpull.oci.digest import Digest
 from fastpull.sinks.base import Resources, Sink, SinkReport
 from fastpull.sinks.directory.sink import Directory
-from fastpull.sinks.squashfs.blocks import writer as run_writer_module
+from fastpull.sinks.squashfs.blocks import writer as writer_module
 from fastpull.sinks.squashfs.image.image_writer import SquashfsReport
 from fastpull.sinks.squashfs.sink import Squashfs
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, opaque, symlink, whiteout
@@ -261,7 +261,7 @@ def test_tails_are_found_again_wherever_they_are_and_never_mixed_up(
 ) -> None:
     """Equal ones in the fragment block at hand, in those that were written, in another layer, and beside dead ones."""
     if collide:
-        monkeypatch.setattr(run_writer_module, "xxh3_128_digest", lambda _: bytes(16))
+        monkeypatch.setattr(writer_module, "xxh3_128_digest", lambda _: bytes(16))
     contents = [noise(700, seed) for seed in range(60)]
     order = random.Random(5).choices(range(60), k=300)
     layers = [

@@ -72,7 +72,7 @@ def test_settings_that_name_nothing_are_refused(given: str) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.block", None)
-    with pytest.raises(InvalidSetting, match=r"pip install 'fastpull\[lz4\]'"):
+    with pytest.raises(InvalidSetting, match=r"pip install '\.\[lz4\]'"):
         parse_compression("lz4")
 
 

@@ -1,7 +1,7 @@
-"""The squashfs sink: an image as one squashfs file, without a file of the image ever being made on the host.
+"""The squashfs sink: an image as one squashfs file, made without unpacking any of its files on the host.
 
-While layers stream, each becomes a run. `commit` plans the image, puts the live parts of the runs behind each other,
-appends the metadata, writes the superblock last, and gives the file its name.
+While the layers stream, the payload of each becomes `LayerBlocks`. `commit` plans the image from the merged tree,
+copies the live blocks behind each other, appends the metadata, writes the superblock last, and publishes the file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fastpull.sinks.output.destination import free_space
 from fastpull.sinks.output.errors import output_error, output_errors
 from fastpull.sinks.output.file_staging import FileStaging
 from fastpull.sinks.output.marker import Label
-from fastpull.sinks.squashfs.blocks.batches import BATCH, Buffers
+from fastpull.sinks.squashfs.blocks.batches import BATCH_SIZE, BufferPool
 from fastpull.sinks.squashfs.blocks.compressors import DEFAULT_COMPRESSION
 from fastpull.sinks.squashfs.blocks.layer_blocks import BlockFile, BlockFormat, LayerBlocks
 from fastpull.sinks.squashfs.blocks.pool import CompressionPool
-from fastpull.sinks.squashfs.blocks.transfer_file import pack_run, unpack_run
+from fastpull.sinks.squashfs.blocks.serialize import load_layer_blocks, serialize_layer_blocks
 from fastpull.sinks.squashfs.blocks.writer import LayerBlocksWriter
 from fastpull.sinks.squashfs.image.fingerprint import file_fingerprint
 from fastpull.sinks.squashfs.image.image_writer import ImageWriter, SquashfsReport, data_start
@@ -41,34 +41,35 @@ if TYPE_CHECKING:
     from fastpull.native import EntryTable
     from fastpull.sinks.output.marker import Marker, OutputIdentity
 
-_MAX_DEPTH = 64
+_MAX_PENDING = 64
 
 
 class Squashfs:
     """An image as a squashfs file.
 
     Args:
-        path: of the file.
-        force: replace what is there.
-        compression: ``zstd[:LEVEL]``, ``gzip[:LEVEL]``, ``lz4``, ``xz`` or ``none``, which leaves the blocks of files
-            as they are and compresses the rest.
-        block_size: of data blocks, in bytes: a power of two from 4 KiB to 1 MiB.
-        fragments: whether small files and tails of files share blocks.
-        mtime: for all inodes, in place of their own, in seconds since the epoch.
-        time: of the image itself; by default that of ``SOURCE_DATE_EPOCH``, or its config's ``created``.
-        hard_link: where the cache has the finished file, the output may be another name of it. It takes no space then,
-            is read-only, and must not be written to.
-        recipe: in place of the options from ``compression`` to ``time``.
+        path: the path of the file.
+        force: replace an existing file.
+        compression: ``zstd[:LEVEL]``, ``gzip[:LEVEL]``, ``lz4``, ``xz`` or ``none``, which stores the blocks of files
+            uncompressed and compresses the rest.
+        block_size: the size of data blocks, in bytes: a power of two from 4 KiB to 1 MiB.
+        fragments: whether small files and tail-ends share fragment blocks.
+        mtime: the time of all inodes, in seconds since the epoch; None for their own.
+        time: the time of the image; by default ``SOURCE_DATE_EPOCH``, or ``created`` of the image's config.
+        hard_link: allow the output to be a hard link to a finished image in the cache. It then takes no space, is
+            read-only, and must not be written to.
+        recipe: a recipe in place of the options from ``compression`` to ``time``.
 
     Attributes:
-        path: as it was given.
-        recipe: all that decides on the bytes, beside the image.
-        copied: bytes that `take` has copied so far; other threads may look.
-        on_run: told of each run that `layer` begins to write, until the sink begins again: (layer, run).
+        path: the path as given.
+        recipe: the options that determine the bytes of the file, together with the image.
+        copied: the number of bytes that `take_finished` has copied so far; other threads may read it.
+        on_layer_blocks: called with the layer's number and its blocks when `layer` begins to write them; reset by
+            `begin`.
 
     Raises:
         InvalidSetting: from the constructor.
-        OutputExists: from `begin`, if the path is in use.
+        OutputExists: from `begin`, if the path exists and ``force`` is not set.
         OutputError: from any method.
 
     Spec: SquashFS 4.0, Linux Documentation/filesystems/squashfs.rst.
@@ -98,14 +99,14 @@ class Squashfs:
         self._identity: OutputIdentity | None = None
         self._inodes = 0
         self._resources = Resources()
-        self._buffers = Buffers(BATCH + 2 * recipe.block_size)
-        self._runs: dict[int, LayerBlocks] = {}
+        self._buffers = BufferPool(BATCH_SIZE + 2 * recipe.block_size)
+        self._layers: dict[int, LayerBlocks] = {}
         self._ranks: dict[int, int] = {}
         self._cancelled = threading.Event()
         self.copied = 0
-        self._pool: Executor | None = None
-        self._crew: CompressionPool | None = None
-        self.on_run: Callable[[int, LayerBlocks], None] = _ignore
+        self._executor: Executor | None = None
+        self._pool: CompressionPool | None = None
+        self.on_layer_blocks: Callable[[int, LayerBlocks], None] = _ignore
 
     def __repr__(self) -> str:
         return f"<Squashfs {self.path!r} {self._format.compressor.name}>"
@@ -125,98 +126,106 @@ class Squashfs:
     def begin(self, resources: Resources) -> None:
         """See `fastpull.sinks.base.Sink`."""
         self._resources = resources
-        self._runs.clear()
+        self._layers.clear()
         self._ranks.clear()
         self._cancelled.clear()
-        self.on_run = _ignore
+        self.on_layer_blocks = _ignore
         self._staging.create(resources.keep_out)
-        self._pool = ThreadPoolExecutor(resources.workers, "fastpull-compress")
-        self._crew = CompressionPool(self._pool, resources.workers)
+        self._executor = ThreadPoolExecutor(resources.workers, "fastpull-compress")
+        self._pool = CompressionPool(self._executor, resources.workers)
 
     def room(self) -> int:
         """See `fastpull.sinks.base.Sink`."""
         return free_space(self._staging.fd)
 
+    # --- layers
+
     def layer(self, number: int, rank: int, entries: EntryTable, wanted: bytearray | None, /) -> LayerBlocksWriter:
         """See `fastpull.sinks.base.Sink`."""
-        assert self._crew is not None, "the sink has begun"
-        run = self.open_run(number, rank)
-        self.on_run(number, run)
-        # a batch is there twice, as it came and compressed
-        share = self._resources.memory // self._resources.layers // (2 * (BATCH + self._format.block_size))
+        assert self._pool is not None, "the sink has begun"
+        layer_blocks = self.open_layer_blocks(number, rank)
+        self.on_layer_blocks(number, layer_blocks)
+        # a batch is in memory twice: uncompressed and compressed
+        batches = self._resources.memory // self._resources.layers // (2 * (BATCH_SIZE + self._format.block_size))
         return LayerBlocksWriter(
-            run,
+            layer_blocks,
             entries,
             self._format,
-            crew=self._crew,
+            pool=self._pool,
             buffers=self._buffers,
-            depth=max(1, min(share, 2 * self._resources.workers, _MAX_DEPTH)),
+            max_pending=max(1, min(batches, 2 * self._resources.workers, _MAX_PENDING)),
             wanted=wanted,
-            fail=self._error,
-            part=self._resources.meter.layer(number),
+            translate_error=self._translate_error,
+            timing=self._resources.meter.layer(number),
         )
 
-    def open_run(self, number: int, rank: int) -> LayerBlocks:
-        """Makes room for the run of a layer, that `layer` will write or that will come from elsewhere.
+    def open_layer_blocks(self, number: int, rank: int) -> LayerBlocks:
+        """Create the empty blocks of a layer, for `layer` to write or for another process to fill.
+
+        Blocks that exist for the layer already are discarded.
 
         Args:
-            number: of the layer.
-            rank: as for `layer`.
+            number: the number of the layer.
+            rank: see `layer`.
 
         Raises:
-            OutputError: there is none.
+            OutputError: the files cannot be created.
         """
-        if number in self._runs:
-            self._forget(self._runs[number])
+        if number in self._layers:
+            _close(self._layers[number])
         with output_errors(self._staging.destination):
-            run = self._runs[number] = LayerBlocks(self._open_blocks(rank), BlockFile(self._staging.open_spool()))
+            opened = LayerBlocks(self._open_data_file(rank), BlockFile(self._staging.open_spool()))
+        self._layers[number] = opened
         self._ranks[number] = rank
-        return run
+        return opened
 
-    def save_run(self, number: int, index: LayerIndex) -> int:
-        """Puts behind the fragment blocks of a run all else that has to be known of it, see `run_file`.
+    def save_layer_blocks(self, number: int, index: LayerIndex) -> int:
+        """Append to the fragment file what `load_layer_blocks` needs, see `fastpull.sinks.squashfs.blocks.serialize`.
 
         Args:
-            number: of the layer, which is complete.
-            index: of the layer.
+            number: the number of the layer, which is complete.
+            index: the index of the layer.
 
         Returns:
-            Where the file with the fragment blocks ends.
+            The size of the fragment file, in bytes.
 
         Raises:
-            OutputError: the filesystem refuses.
+            OutputError: the file cannot be written.
         """
-        run = self._runs[number]
+        saved = self._layers[number]
         with output_errors(self._staging.destination):
-            return pwrite_all(run.fragments.fd, run.fragments.end, pack_run(run, index, self._format))
+            content = serialize_layer_blocks(saved, index, self._format)
+            return pwrite_all(saved.fragments.fd, saved.fragments.end, content)
 
-    def load_run(self, number: int, blocks_size: int, rest_size: int, subject: str) -> LayerIndex:
-        """Takes over a run whose files were filled with what `layer` and `save_run` have made elsewhere.
+    def load_layer_blocks(self, number: int, data_size: int, fragment_file_size: int, subject: str) -> LayerIndex:
+        """Load the blocks of a layer from files that `save_layer_blocks` completed in another process.
 
         Args:
-            number: of the layer.
-            blocks_size: bytes of its blocks.
-            rest_size: bytes of the file with the fragment blocks.
+            number: the number of the layer.
+            data_size: the size of the data blocks, in bytes.
+            fragment_file_size: the size of the fragment file, in bytes.
             subject: the layer, for messages.
 
         Returns:
             The index of the layer.
 
         Raises:
-            RunDamaged: the files are not such a run's.
-            OutputError: they cannot be read.
+            LayerBlocksDamaged: the files are inconsistent, or have another format.
+            OutputError: the files cannot be read.
         """
         with output_errors(self._staging.destination):
-            return unpack_run(self._runs[number], blocks_size, rest_size, self._format, subject)
+            return load_layer_blocks(self._layers[number], data_size, fragment_file_size, self._format, subject)
 
     def read_file(self, origin: Origin, size: int) -> bytes:
-        """The content of a small file of a layer whose run is complete.
+        """Return the content of a small file of a complete layer.
 
         Raises:
-            OutputError: it cannot be read.
+            OutputError: the file cannot be read.
         """
         with output_errors(self._staging.destination):
-            return self._runs[layer_of(origin)].content(entry_of(origin), size, self._format)
+            return self._layers[layer_of(origin)].read_file(entry_of(origin), size, self._format)
+
+    # --- the image
 
     def commit(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
         """See `fastpull.sinks.base.Sink`."""
@@ -225,56 +234,60 @@ class Squashfs:
         return report
 
     def assemble(self, tree: Tree, created: int = 0, /) -> SquashfsReport:
-        """The first part of `commit`: all but giving the file its name."""
-        assert self._pool is not None, "the sink has begun"
-        self._buffers.drop()
-        runs = [self._runs[number] for number in range(len(tree.indexes))]
+        """Write the complete file without publishing it: the first half of `commit`."""
+        assert self._executor is not None, "the sink has begun"
+        self._buffers.clear()
+        layers = [self._layers[number] for number in range(len(tree.indexes))]
         order = sorted(self._ranks, key=self._ranks.__getitem__)
+        time = created if self.recipe.time is None else self.recipe.time
         with output_errors(self._staging.destination):
-            part = self._resources.meter.image
-            assembly = ImageWriter(
-                self._staging.fd, self._format, runs, order, tree, self._pool, self._check_cancelled, part
+            writer = ImageWriter(
+                self._staging.fd,
+                self._format,
+                layers,
+                order,
+                tree,
+                self._executor,
+                self._check_cancelled,
+                self._resources.meter.image,
             )
-            time = created if self.recipe.time is None else self.recipe.time
-            report = assembly.write(time, self.recipe.mtime, SquashfsReport(self.path))
-            self._inodes = report.inodes
-            return report
+            report = writer.write(time, self.recipe.mtime, SquashfsReport(self.path))
+        self._inodes = report.inodes
+        return report
 
     def fingerprint(self) -> str:
-        """The fingerprint of the file that `assemble` has made, see `file_fingerprint`."""
-        assert self._pool is not None, "the sink has begun"
+        """Return the fingerprint of the file that `assemble` wrote, see `file_fingerprint`."""
+        assert self._executor is not None, "the sink has begun"
         with output_errors(self._staging.destination):
-            return file_fingerprint(self._staging.fd, self._pool, self._check_cancelled)
+            return file_fingerprint(self._staging.fd, self._executor, self._check_cancelled)
 
     def publish(self) -> None:
-        """The second part of `commit`."""
+        """Publish the file that `assemble` wrote: the second half of `commit`."""
         with output_errors(self._staging.destination), self._resources.meter.image.at(Stage.PUBLISH):
             self._staging.publish(self._resources.sync, Label.of(self._identity, self._inodes))
         self._end()
 
-    def take(self, image: FinishedImage) -> SquashfsReport | None:
-        """Publishes a finished image of the cache, in place of what `layer` and `commit` would make.
+    def take_finished(self, image: FinishedImage) -> SquashfsReport | None:
+        """Publish a finished image of the cache, in place of `layer` and `commit`.
 
         Returns:
-            None if the file is gone or damaged; nothing is published then, and the sink may go on as if not asked.
+            The report; None if the cached file is gone or damaged. Then nothing is published, and the sink can be used
+            as before.
 
         Raises:
-            OutputError, Aborted: as from `commit`.
+            OutputError: the output cannot be written.
+            Aborted: `cancel` was called.
         """
         with output_errors(self._staging.destination):
-            way = transfer(image, self._staging, self._on_copied, hard_link=self._hard_link)
-            if way is None:
+            method = transfer(image, self._staging, self._on_copied, hard_link=self._hard_link)
+            if method is None:
                 return None
-            report = SquashfsReport.of_finished(self.path, way, image.facts)
-            # another name of the cache's file has that file's own marker
-            label = None if way == "linked" else Label.of(self._identity, report.inodes, image.metadata.fingerprint)
+            report = SquashfsReport.of_finished(self.path, method, image.facts)
+            # a hard link shares the marker of the cached file
+            label = None if method == "linked" else Label.of(self._identity, report.inodes, image.metadata.fingerprint)
             self._staging.publish(self._resources.sync, label)
         self._end()
         return report
-
-    def _on_copied(self, count: int) -> None:
-        self._check_cancelled()
-        self.copied = count
 
     def cancel(self) -> None:
         """See `fastpull.sinks.base.Sink`."""
@@ -286,35 +299,39 @@ class Squashfs:
         self._end()
         self._staging.remove()
 
-    def _end(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-        for run in self._runs.values():
-            self._forget(run)
-        self._runs.clear()
+    def _on_copied(self, count: int) -> None:
+        self._check_cancelled()
+        self.copied = count
 
-    def _open_blocks(self, rank: int) -> BlockFile:
-        """The place for a layer's blocks: those of the largest need not be copied when the image is put together."""
+    def _end(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+            self._executor = None
+        for layer_blocks in self._layers.values():
+            _close(layer_blocks)
+        self._layers.clear()
+
+    def _open_data_file(self, rank: int) -> BlockFile:
+        """Open the file for a layer's data blocks: for the largest layer the image itself, which saves a copy."""
         if rank:
             return BlockFile(self._staging.open_spool())
         fd = os.dup(self._staging.fd)
         os.ftruncate(fd, 0)
         return BlockFile(fd, data_start(self._format.compressor), is_image=True)
 
-    @staticmethod
-    def _forget(run: LayerBlocks) -> None:
-        for region in (run.blocks, run.fragments):
-            if region.fd >= 0:
-                os.close(region.fd)
-                region.fd = -1
-
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise Aborted
 
-    def _error(self, error: OSError) -> OutputError:
+    def _translate_error(self, error: OSError) -> OutputError:
         return output_error(error, self._staging.destination)
+
+
+def _close(layer_blocks: LayerBlocks) -> None:
+    for block_file in (layer_blocks.data, layer_blocks.fragments):
+        if block_file.fd >= 0:
+            os.close(block_file.fd)
+            block_file.fd = -1
 
 
 def _ignore(_: int, __: LayerBlocks) -> None:

@@ -1,1 +1,1 @@
-"""Data blocks and fragments of a layer: cut, compress, store."""
+"""The data blocks and fragment blocks of a layer: cut, compress, write, serialize."""

@@ -19,148 +19,155 @@ if TYPE_CHECKING:
     from fastpull.sinks.squashfs.blocks.pool import CompressionPool
     from fastpull.telemetry.timing import TimingScope
 
-BATCH = 1 << 20
-"""Bytes of blocks that are given to a thread at a time: a future costs some 50 µs, compressing a batch some 2,500."""
+BATCH_SIZE = 1 << 20
+"""Bytes of blocks per call: a future costs about 50 µs, compressing a batch about 2,500 µs."""
 
 Compress: TypeAlias = Callable[[memoryview], bytes | memoryview]
 
 
-class Buffers:
-    """Buffers that are used again, since the first touch of fresh memory is expensive. Threads may share it.
+class BufferPool:
+    """Reusable buffers, because the first access to fresh memory is slow. Threads may share a pool.
 
     Args:
-        size: of each, in bytes.
+        size: the size of each buffer, in bytes.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._free: deque[bytearray] = deque()
 
-    def take(self) -> bytearray:
-        """A buffer, with anything in it."""
+    def acquire(self) -> bytearray:
+        """Return a buffer with arbitrary content."""
         try:
             return self._free.pop()
         except IndexError:
             return bytearray(self._size)
 
-    def give(self, buffer: bytearray) -> None:
-        """Takes a buffer back."""
+    def release(self, buffer: bytearray) -> None:
+        """Take a buffer back for reuse."""
         self._free.append(buffer)
 
-    def drop(self) -> None:
-        """Forgets all that it has, until more are needed."""
+    def clear(self) -> None:
+        """Free the memory of all unused buffers."""
         self._free.clear()
 
 
 @dataclass(slots=True)
 class _Batch:
-    region: BlockFile
+    target: BlockFile
     buffer: bytearray
-    is_shared: bool  # goes back to the buffers
+    is_pooled: bool  # the buffer returns to the buffer pool
     future: Future[tuple[array[int], list[bytes | memoryview]]]
 
 
 class Batches:
-    """The batches of one run on their way into its regions: compressed by whoever is free, and written in order.
+    """The pending batches of one layer, compressed in parallel and written to their block files in order.
 
-    They are written by the threads that compress.
+    The compressing threads also write.
 
     Args:
-        crew: compresses and writes.
-        depth: batches that may be on their way.
-        buffers: where shared ones go back to.
-        part: counts where the time goes.
+        pool: the pool that compresses and writes.
+        max_pending: the largest number of pending batches.
+        buffers: the pool to which pooled buffers return.
+        timing: the scope that records the time of each stage.
     """
 
-    def __init__(self, crew: CompressionPool, depth: int, buffers: Buffers, part: TimingScope) -> None:
-        self._crew = crew
-        self._depth = depth
+    def __init__(self, pool: CompressionPool, max_pending: int, buffers: BufferPool, timing: TimingScope) -> None:
+        self._pool = pool
+        self._max_pending = max_pending
         self._buffers = buffers
-        self._part = part
-        self._jobs: deque[_Batch] = deque()
+        self._timing = timing
+        self._pending: deque[_Batch] = deque()
         self._changed = threading.Condition()
         self._is_writing = False
         self._error: BaseException | None = None
 
     def submit(
-        self, region: BlockFile, compress: Compress, buffer: bytearray, lengths: array[int], *, is_shared: bool
+        self, target: BlockFile, compress: Compress, buffer: bytearray, lengths: array[int], *, is_pooled: bool
     ) -> None:
-        """Adds a batch, as for `compress_blocks`; blocks while too many are on their way.
-
-        Raises:
-            OSError: an earlier one could not be written.
-        """
-        with self._changed:
-            if len(self._jobs) >= self._depth:
-                self._wait_while(lambda: len(self._jobs) >= self._depth)
-            self._check()
-        future = self._crew.call(self._compress, compress, buffer, lengths)
-        with self._changed:
-            self._jobs.append(_Batch(region, buffer, is_shared, future))
-        future.add_done_callback(self._advance)
-
-    def wait(self, is_done: Callable[[], bool]) -> None:
-        """Blocks until enough is written.
+        """Add a batch. Blocks while the limit of pending batches is reached.
 
         Args:
-            is_done: asked after each batch; when none is on its way, that is enough.
+            target: the file that receives the blocks.
+            compress: see `compress_blocks`.
+            buffer: see `compress_blocks`.
+            lengths: see `compress_blocks`.
+            is_pooled: whether the buffer returns to the buffer pool.
 
         Raises:
-            OSError: something could not be written.
+            OSError: an earlier batch could not be written.
         """
         with self._changed:
-            self._wait_while(lambda: (self._jobs or self._is_writing) and not is_done())
-            self._check()
+            if len(self._pending) >= self._max_pending:
+                self._wait_while(lambda: len(self._pending) >= self._max_pending)
+            self._raise_error()
+        future = self._pool.submit(self._compress, compress, buffer, lengths)
+        with self._changed:
+            self._pending.append(_Batch(target, buffer, is_pooled, future))
+        future.add_done_callback(self._write_ready)
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Block until ``is_done`` returns true, or until no batch is pending.
+
+        Args:
+            is_done: called after each batch.
+
+        Raises:
+            OSError: a batch could not be written.
+        """
+        with self._changed:
+            self._wait_while(lambda: (self._pending or self._is_writing) and not is_done())
+            self._raise_error()
 
     def close(self) -> None:
-        """Forgets what is not written; nothing will be when this returns."""
+        """Discard the pending batches. No batch is written after this returns."""
         with self._changed:
-            jobs = list(self._jobs)
-            self._jobs.clear()
+            discarded = list(self._pending)
+            self._pending.clear()
             while self._is_writing:
                 self._changed.wait()
-        for job in jobs:
-            job.future.cancel()
+        for batch in discarded:
+            batch.future.cancel()
 
-    def _wait_while(self, is_early: Callable[[], object]) -> None:
+    def _wait_while(self, must_wait: Callable[[], object]) -> None:
         began = clock()
-        while self._error is None and is_early():
+        while self._error is None and must_wait():
             self._changed.wait()
-        self._part.waited(began, clock())
+        self._timing.waited(began, clock())
 
-    def _check(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _compress(
         self, compress: Compress, buffer: bytearray, lengths: array[int]
     ) -> tuple[array[int], list[bytes | memoryview]]:
-        with self._part.at(Stage.COMPRESS):
+        with self._timing.at(Stage.COMPRESS):
             return compress_blocks(compress, buffer, lengths)
 
-    def _advance(self, _: object) -> None:
-        """Writes the batches at the front that are ready, unless another thread is at it, which will see them."""
+    def _write_ready(self, _: object) -> None:
+        """Write the compressed batches at the front of the queue, unless another thread already writes."""
         with self._changed:
             if self._is_writing:
                 return
             self._is_writing = True
         while True:
             with self._changed:
-                if not self._jobs or not self._jobs[0].future.done():
+                if not self._pending or not self._pending[0].future.done():
                     self._is_writing = False
                     self._changed.notify_all()
                     return
-                job = self._jobs.popleft()
+                batch = self._pending.popleft()
             try:
-                words, pieces = job.future.result()
-                with self._part.at(Stage.APPEND):
-                    job.region.append(words, pieces)
-            except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits for it
+                words, pieces = batch.future.result()
+                with self._timing.at(Stage.APPEND):
+                    batch.target.append(words, pieces)
+            except BaseException as error:  # noqa: BLE001  # `submit` and `wait` raise it
                 with self._changed:
                     self._error = error
-                    self._jobs.clear()
-            if job.is_shared:
-                self._buffers.give(job.buffer)
+                    self._pending.clear()
+            if batch.is_pooled:
+                self._buffers.release(batch.buffer)
             with self._changed:
                 self._changed.notify_all()
 
@@ -168,15 +175,15 @@ class Batches:
 def compress_blocks(
     compress: Compress, buffer: bytearray, lengths: array[int]
 ) -> tuple[array[int], list[bytes | memoryview]]:
-    """Compresses blocks that lie one after the other; what does not become smaller stays as it is.
+    """Compress consecutive blocks. A block that does not become smaller is stored raw.
 
     Args:
-        compress: one block.
-        buffer: with the blocks.
-        lengths: of each; 0 for a hole, of which the buffer has nothing.
+        compress: the function that compresses one block.
+        buffer: the blocks, one after the other.
+        lengths: the size of each block; 0 for a hole, which takes no bytes of the buffer.
 
     Returns:
-        The words of the blocks, and their bytes.
+        The words of the blocks, and the bytes of those that are not holes.
     """
     blocks, at = memoryview(buffer), 0
     words: array[int] = array("I")

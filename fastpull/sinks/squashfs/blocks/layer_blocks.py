@@ -1,7 +1,7 @@
-"""Runs: the payload of one layer as compressed squashfs blocks, before anybody knows which of it will live.
+"""The compressed squashfs blocks of one layer, made before the merged tree decides which of them the image needs.
 
-A run does not know where it will be in an image, nor what other layers hold, and does not depend on how its layer was
-cut into chunks: its bytes are a function of the layer, the compressor and the block size.
+They depend on the layer, the compressor and the block size alone. Other layers, the position in the image and the size
+of the chunks in which the layer arrives have no influence on them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 Decompress: TypeAlias = Callable[[bytes, int], bytes]
 
 NO_TAIL_ID = 0xFFFFFFFF
-_SIZE = RAW - 1  # the part of a block's word that is its size on the disk
+_SIZE_MASK = RAW - 1  # the bits of a block word that hold the size on disk
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """What decides, with the layer, on the bytes of a run.
+    """The options that determine, together with the layer, the bytes of its blocks.
 
     Attributes:
-        compressor: of the blocks.
-        block_size: in bytes.
-        fragments: whether tails and small files share blocks.
+        compressor: the compressor of the blocks.
+        block_size: the size of a data block, in bytes.
+        fragments: whether tail-ends and small files share fragment blocks.
     """
 
     compressor: Compressor
@@ -43,15 +43,15 @@ class BlockFormat:
 
 @dataclass(slots=True)
 class BlockFile:
-    """A file, or the end of one, of compressed blocks, one after the other.
+    """Consecutive compressed blocks in a file, or at the end of one.
 
     Attributes:
-        fd: of the file.
-        end: of the blocks in the file; to begin with, where the first one is to be.
-        is_image: whether the file is that of the image itself.
-        words: for each block its word as it stands in an inode: size on the disk, with a bit for raw; 0 for a hole.
-        starts: where each block begins.
-        on_grown: told where the blocks end, whenever there are more; on the thread that appends.
+        fd: the file descriptor.
+        end: the offset behind the last block; before the first `append`, the offset of the first block.
+        is_image: whether this is the file of the image itself.
+        words: the block word of each block, as in an inode: size on disk, with a bit for raw; 0 for a hole.
+        starts: the offset of each block.
+        on_append: called with the new end after each `append`, on the appending thread.
     """
 
     fd: int
@@ -59,32 +59,36 @@ class BlockFile:
     is_image: bool = False
     words: array[int] = field(default_factory=lambda: array("I"))
     starts: array[int] = field(default_factory=lambda: array("Q"))
-    on_grown: Callable[[int], None] = lambda _: None
+    on_append: Callable[[int], None] = lambda _: None
 
     def append(self, words: array[int], pieces: list[bytes | memoryview]) -> None:
-        """Writes blocks behind the others.
+        """Write blocks behind the existing ones.
+
+        Args:
+            words: the block word of each new block.
+            pieces: the bytes of each new block that is not a hole.
 
         Raises:
-            OSError: the filesystem refuses.
+            OSError: the filesystem cannot store them.
         """
         start = self.end
         self.end = pwrite_all(self.fd, start, pieces)
         if self.is_image:
             start_writeback(self.fd, start, self.end - start)
-        self.starts.extend(accumulate((word & _SIZE for word in words[:-1]), initial=start))
-        self.words.extend(words)  # after that: another thread may look how many blocks can be read
-        self.on_grown(self.end)
+        self.starts.extend(accumulate((word & _SIZE_MASK for word in words[:-1]), initial=start))
+        self.words.extend(words)  # last: other threads take its length as the number of readable blocks
+        self.on_append(self.end)
 
     def extent(self, first: int, count: int = 1) -> tuple[int, int]:
-        """Where consecutive blocks begin and end."""
+        """Return the start and end offset of consecutive blocks."""
         last = first + count - 1
-        return self.starts[first], self.starts[last] + (self.words[last] & _SIZE)
+        return self.starts[first], self.starts[last] + (self.words[last] & _SIZE_MASK)
 
     def read(self, number: int, decompress: Decompress, block_size: int) -> bytes:
-        """The content of a block.
+        """Return the uncompressed content of a block.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         start, stop = self.extent(number)
         content = os.pread(self.fd, stop - start, start)
@@ -93,58 +97,61 @@ class BlockFile:
 
 @dataclass(slots=True)
 class LayerBlocks:
-    """The result for one layer.
+    """The blocks of one layer, and the position of each entry's payload in them.
 
-    A *slot* is a tail that is in a fragment block; tails of a layer that are equal share one.
+    A *tail-end* is the last, partial block of a file; it is packed into a fragment block. Equal tail-ends of a layer
+    are stored once and have one tail ID, a number from 0.
 
     Attributes:
-        blocks: of whole blocks, in the order of the layer's entries.
-        fragments: of fragment blocks.
-        firsts: for each entry the number of its first block.
-        slots: for each entry the slot of its tail, or `NO_TAIL_ID`; may be shorter than the layer.
-        slot_fragments, slot_offsets, slot_lengths: of each slot.
-        fingerprints: XXH3-128 of each slot.
+        data: the data blocks, in the order of the layer's entries.
+        fragments: the fragment blocks.
+        first_blocks: the number of the first data block of each entry.
+        tail_ids: the tail ID of each entry, or `NO_TAIL_ID`; may have fewer items than the layer has entries.
+        tail_fragments: the number of the fragment block of each tail ID.
+        tail_offsets: the offset of each tail ID in its uncompressed fragment block.
+        tail_lengths: the size of each tail ID, in bytes.
+        fingerprints: the XXH3-128 fingerprint of each tail ID.
     """
 
-    blocks: BlockFile
+    data: BlockFile
     fragments: BlockFile
-    firsts: array[int] = field(default_factory=lambda: array("Q"))
-    slots: array[int] = field(default_factory=lambda: array("I"))
-    slot_fragments: array[int] = field(default_factory=lambda: array("I"))
-    slot_offsets: array[int] = field(default_factory=lambda: array("I"))
-    slot_lengths: array[int] = field(default_factory=lambda: array("I"))
+    first_blocks: array[int] = field(default_factory=lambda: array("Q"))
+    tail_ids: array[int] = field(default_factory=lambda: array("I"))
+    tail_fragments: array[int] = field(default_factory=lambda: array("I"))
+    tail_offsets: array[int] = field(default_factory=lambda: array("I"))
+    tail_lengths: array[int] = field(default_factory=lambda: array("I"))
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
 
-    def slot(self, entry: int) -> int:
-        """The slot of an entry's tail, or `NO_TAIL_ID`."""
-        return self.slots[entry] if entry < len(self.slots) else NO_TAIL_ID
+    def tail_id(self, entry: int) -> int:
+        """Return the tail ID of an entry, or `NO_TAIL_ID`."""
+        return self.tail_ids[entry] if entry < len(self.tail_ids) else NO_TAIL_ID
 
-    def content(self, entry: int, size: int, form: BlockFormat) -> bytes:
-        """The content of a file.
+    def tail(self, tail_id: int, fragment: bytes | bytearray) -> memoryview:
+        """Return the content of a tail-end from its uncompressed fragment block."""
+        start = self.tail_offsets[tail_id]
+        return memoryview(fragment)[start : start + self.tail_lengths[tail_id]]
+
+    def read_file(self, entry: int, size: int, block_format: BlockFormat) -> bytes:
+        """Return the content of a file.
 
         Args:
-            entry: the file.
-            size: of it, in bytes.
-            form: of the run.
+            entry: the number of the file's entry in the layer.
+            size: the size of the file, in bytes.
+            block_format: the format of these blocks.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: a block cannot be read.
         """
-        decompress, block_size = form.compressor.decompress_metadata, form.block_size
-        slot, pieces = self.slot(entry), []
+        decompress, block_size = block_format.compressor.decompress_metadata, block_format.block_size
+        tail_id, pieces = self.tail_id(entry), []
         whole, rest = divmod(size, block_size)
-        for number in range(whole + (slot == NO_TAIL_ID and rest > 0)):
-            block = self.firsts[entry] + number
-            if self.blocks.words[block]:
-                pieces.append(self.blocks.read(block, decompress, block_size))
+        for number in range(whole + (tail_id == NO_TAIL_ID and rest > 0)):
+            block = self.first_blocks[entry] + number
+            if self.data.words[block]:
+                pieces.append(self.data.read(block, decompress, block_size))
             else:  # a hole
                 pieces.append(bytes(min(block_size, size - number * block_size)))
-        if slot != NO_TAIL_ID:
-            fragment = self.fragments.read(self.slot_fragments[slot], decompress, block_size)
-            pieces.append(bytes(self.tail(slot, fragment)))
+        if tail_id != NO_TAIL_ID:
+            fragment = self.fragments.read(self.tail_fragments[tail_id], decompress, block_size)
+            pieces.append(bytes(self.tail(tail_id, fragment)))
         return b"".join(pieces)
-
-    def tail(self, slot: int, fragment: bytes | bytearray) -> memoryview:
-        """The content of a slot, given that of its fragment block."""
-        start = self.slot_offsets[slot]
-        return memoryview(fragment)[start : start + self.slot_lengths[slot]]

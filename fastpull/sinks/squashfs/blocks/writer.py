@@ -1,9 +1,9 @@
-"""Writing the run of a layer while it streams.
+"""Writing the blocks of a layer while it streams.
 
 ::
 
-    spans ── BlockCutter ──┬── blocks, a batch at a time ──> compressed on the pool ──> blocks file
-                           └── tails ── the same once ── packed into fragment blocks ──> fragments file
+    spans ── BlockCutter ──┬── data blocks ── batches ──> compressed by the pool ──> data file
+                           └── tail-ends ── deduplicated ── fragment blocks ── batches ──> fragment file
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xxhash import xxh3_128_digest
 from fastpull.errors import OutputError, printable
 from fastpull.native import BlockCutter
 from fastpull.native.codes import CutResult
-from fastpull.sinks.squashfs.blocks.batches import BATCH, Batches, Buffers
+from fastpull.sinks.squashfs.blocks.batches import BATCH_SIZE, Batches, BufferPool
 from fastpull.sinks.squashfs.blocks.layer_blocks import NO_TAIL_ID, BlockFormat, LayerBlocks
 
 if TYPE_CHECKING:
@@ -29,141 +29,143 @@ if TYPE_CHECKING:
 
 
 class LayerBlocksWriter:
-    """Makes the run of one layer while it streams; see `fastpull.sinks.base.LayerWriter`.
+    """Writes the blocks of one layer while it streams; see `fastpull.sinks.base.LayerWriter`.
 
     Args:
-        run: to be filled.
-        entries: of the layer.
-        blocks: how they are made.
-        crew: compresses and writes; the layer's own thread, which cuts, becomes a member.
-        buffers: of `buffer_size` bytes.
-        depth: batches that may be on their way at once.
-        wanted: for each entry whether its blocks are needed.
-        fail: makes an error of an OSError.
-        part: counts where the time goes.
+        layer_blocks: the empty blocks to fill.
+        entries: the entries of the layer.
+        block_format: the format of the blocks.
+        pool: the pool that compresses and writes; the constructing thread, which cuts, is registered in it.
+        buffers: the pool of buffers for data blocks.
+        max_pending: the largest number of pending batches.
+        wanted: whether the blocks of each entry are needed; None for all.
+        translate_error: the translation of OSError into OutputError.
+        timing: the scope that records the time of each stage.
     """
 
     def __init__(
         self,
-        run: LayerBlocks,
+        layer_blocks: LayerBlocks,
         entries: EntryTable,
-        blocks: BlockFormat,
+        block_format: BlockFormat,
         *,
-        crew: CompressionPool,
-        buffers: Buffers,
-        depth: int,
+        pool: CompressionPool,
+        buffers: BufferPool,
+        max_pending: int,
         wanted: bytearray | None,
-        fail: Callable[[OSError], OutputError],
-        part: TimingScope,
+        translate_error: Callable[[OSError], OutputError],
+        timing: TimingScope,
     ) -> None:
-        self.run = run
+        self.layer_blocks = layer_blocks
         self._entries = entries
-        self._format = blocks
-        self._crew = crew
-        self._batches = Batches(crew, depth, buffers, part)
+        self._format = block_format
+        self._pool = pool
+        self._batches = Batches(pool, max_pending, buffers, timing)
         self._buffers = buffers
-        self._fail = fail
-        self._buffer = buffers.take()
-        self._cutter = BlockCutter(entries, blocks.block_size, blocks.fragments, self._buffer, wanted)
+        self._translate_error = translate_error
+        self._buffer = buffers.acquire()
+        self._cutter = BlockCutter(entries, block_format.block_size, block_format.fragments, self._buffer, wanted)
         self._fragment = bytearray()
         self._fragment_count = 0
         self._is_closed = False
-        self._sums: dict[int, bytes] = {}  # sha256 of slots that were found again
-        self._held: tuple[int, bytes] = (-1, b"")  # the fragment block that was read back last
-        crew.join()
+        self._tail_hashes: dict[int, bytes] = {}  # SHA-256 by tail ID, of tail-ends that were read back
+        self._last_read: tuple[int, bytes] = (-1, b"")  # number and content of the fragment block read last
+        pool.register_thread()
 
     def write(self, chunk: bytes, spans: Spans) -> None:
-        """Cuts the payload, and has it compressed.
+        """Cut payload into blocks, and submit full batches for compression.
 
         Raises:
-            OutputError: the filesystem refuses, or a file is too large for the format.
+            OutputError: the filesystem cannot store the blocks, or a file is too large for the format.
         """
         while (code := self._cutter.cut(chunk, spans)) == CutResult.FULL:
-            self._submit_blocks()
+            self._submit_data()
         if code == CutResult.TOO_LARGE:
             path = printable(self._entries.path(self._cutter.failed))
             raise OutputError(path, f"a file of more than 2^24 blocks of {self._format.block_size} bytes")
         if code != CutResult.DONE:
             raise MemoryError
-        self._pack(*self._cutter.take_tails())
-        if self._cutter.pending >= BATCH:
-            self._submit_blocks()
+        self._pack_tails(*self._cutter.take_tails())
+        if self._cutter.pending >= BATCH_SIZE:
+            self._submit_data()
 
     def finish(self) -> None:
-        """Has everything compressed and written.
+        """Compress and write all remaining blocks.
 
         Raises:
-            OutputError: the filesystem refuses.
+            OutputError: the filesystem cannot store the blocks.
         """
-        self._submit_blocks()
+        self._submit_data()
         if self._fragment:
             self._submit_fragment()
-        with self._errors():
+        with self._output_errors():
             self._batches.wait(lambda: False)
-        self.run.firsts = array("Q", self._cutter.firsts_bytes())
+        self.layer_blocks.first_blocks = array("Q", self._cutter.firsts_bytes())
 
     def close(self) -> None:
-        """Forgets what was not written. Nothing may follow."""
+        """Discard what is not written. The writer cannot be used afterwards."""
         self._batches.close()
         if not self._is_closed:
-            self._crew.leave()
-            self._buffers.give(self._buffer)
+            self._pool.unregister_thread()
+            self._buffers.release(self._buffer)
         self._is_closed = True
 
-    def _pack(self, data: bytes, entries: bytes, lengths: bytes) -> None:
-        """Puts tails into fragment blocks, each content once."""
-        run, known, block_size = self.run, self.run.fingerprints, self._format.block_size
+    def _pack_tails(self, data: bytes, entries: bytes, lengths: bytes) -> None:
+        """Pack tail-ends into fragment blocks; equal ones share a tail ID."""
+        blocks, known, block_size = self.layer_blocks, self.layer_blocks.fingerprints, self._format.block_size
         tails, at = memoryview(data), 0
         for entry, length in zip(memoryview(entries).cast("I"), memoryview(lengths).cast("I"), strict=True):
             tail = tails[at : at + length]
             at += length
             fingerprint = xxh3_128_digest(tail)
-            slot = known.find(fingerprint)
-            if slot < 0 or not self._holds(slot, tail):
+            tail_id = known.find(fingerprint)
+            if tail_id < 0 or not self._has_content(tail_id, tail):
                 if len(self._fragment) + length > block_size:
                     self._submit_fragment()
-                slot = known.add(fingerprint)
-                run.slot_fragments.append(self._fragment_count)
-                run.slot_offsets.append(len(self._fragment))
-                run.slot_lengths.append(length)
+                tail_id = known.add(fingerprint)
+                blocks.tail_fragments.append(self._fragment_count)
+                blocks.tail_offsets.append(len(self._fragment))
+                blocks.tail_lengths.append(length)
                 self._fragment += tail
-            run.slots.extend([NO_TAIL_ID] * (entry - len(run.slots)))
-            run.slots.append(slot)
+            blocks.tail_ids.extend([NO_TAIL_ID] * (entry - len(blocks.tail_ids)))
+            blocks.tail_ids.append(tail_id)
 
-    def _holds(self, slot: int, tail: memoryview) -> bool:
-        """Whether a slot has just this content. Each is read back once at most, however often it is found again."""
-        number = self.run.slot_fragments[slot]
-        if number == self._fragment_count:
-            return self.run.tail(slot, self._fragment) == tail
-        if slot not in self._sums:
-            if number != self._held[0]:
-                self._held = (number, self._read_fragment(number))
-            self._sums[slot] = hashlib.sha256(self.run.tail(slot, self._held[1])).digest()
-        return self._sums[slot] == hashlib.sha256(tail).digest()
+    def _has_content(self, tail_id: int, tail: memoryview) -> bool:
+        """Return whether a stored tail-end equals the given one. Each stored one is read back at most once."""
+        fragment = self.layer_blocks.tail_fragments[tail_id]
+        if fragment == self._fragment_count:
+            return self.layer_blocks.tail(tail_id, self._fragment) == tail
+        if tail_id not in self._tail_hashes:
+            if fragment != self._last_read[0]:
+                self._last_read = (fragment, self._read_fragment(fragment))
+            stored = self.layer_blocks.tail(tail_id, self._last_read[1])
+            self._tail_hashes[tail_id] = hashlib.sha256(stored).digest()
+        return self._tail_hashes[tail_id] == hashlib.sha256(tail).digest()
 
     def _read_fragment(self, number: int) -> bytes:
-        fragments, form = self.run.fragments, self._format
-        with self._errors():
+        fragments, compressor = self.layer_blocks.fragments, self._format.compressor
+        with self._output_errors():
             self._batches.wait(lambda: number < len(fragments.words))
-            return fragments.read(number, form.compressor.decompress_metadata, form.block_size)
+            return fragments.read(number, compressor.decompress_metadata, self._format.block_size)
 
-    def _submit_blocks(self) -> None:
-        buffer, self._buffer = self._buffer, self._buffers.take()
+    def _submit_data(self) -> None:
+        buffer, self._buffer = self._buffer, self._buffers.acquire()
         lengths = array("I", self._cutter.take(self._buffer))
-        with self._errors():
-            self._batches.submit(self.run.blocks, self._format.compressor.compress, buffer, lengths, is_shared=True)
+        compress = self._format.compressor.compress
+        with self._output_errors():
+            self._batches.submit(self.layer_blocks.data, compress, buffer, lengths, is_pooled=True)
 
     def _submit_fragment(self) -> None:
         fragment, self._fragment = self._fragment, bytearray()
         self._fragment_count += 1
         lengths = array("I", [len(fragment)])
         compress = self._format.compressor.compress_metadata
-        with self._errors():
-            self._batches.submit(self.run.fragments, compress, fragment, lengths, is_shared=False)
+        with self._output_errors():
+            self._batches.submit(self.layer_blocks.fragments, compress, fragment, lengths, is_pooled=False)
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _output_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise self._fail(error) from error
+            raise self._translate_error(error) from error

@@ -1,4 +1,4 @@
-"""The fingerprint of a whole file, by as many threads as there are."""
+"""The fingerprint of a whole file, computed by several threads."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from concurrent.futures import Executor, Future
 
 import xxhash
 
-_PART = 16 << 20
-_PIECE = 1 << 20
-_AHEAD = 64  # parts that are given out at a time
+_PART_SIZE = 16 << 20
+_READ_SIZE = 1 << 20
+_MAX_PENDING = 64  # submitted parts
 
 
 def file_fingerprint(fd: int, pool: Executor, check: Callable[[], None]) -> str:
-    """XXH3-128 of the XXH3-128 of each 16 MiB of a file, and of its size, in hexadecimal.
+    """Return the fingerprint of a file: XXH3-128 of its size and of the XXH3-128 of each 16 MiB, in hexadecimal.
 
-    It covers every byte of the file as a reader would get it; the parts are hashed side by side, since a file of
-    10 GB would take one core some two seconds.
+    It covers every byte of the file as a reader would get it. The parts are hashed in parallel, since a file of 10 GB
+    would keep one core busy for about two seconds.
 
     Args:
-        fd: of the file.
-        pool: hashes.
-        check: called often; raises if nobody wants the result any more.
+        fd: the file descriptor.
+        pool: the threads that hash.
+        check: called often; raises if the result is no longer wanted.
 
     Raises:
         OSError: the file cannot be read.
@@ -32,9 +32,9 @@ def file_fingerprint(fd: int, pool: Executor, check: Callable[[], None]) -> str:
     size = os.fstat(fd).st_size
     hasher = xxhash.xxh3_128(size.to_bytes(8, "little"))
     pending: deque[Future[bytes]] = deque()
-    for start in range(0, size, _PART):
-        pending.append(pool.submit(_part, fd, start, min(start + _PART, size)))
-        if len(pending) == _AHEAD:
+    for start in range(0, size, _PART_SIZE):
+        pending.append(pool.submit(_hash_part, fd, start, min(start + _PART_SIZE, size)))
+        if len(pending) == _MAX_PENDING:
             check()
             hasher.update(pending.popleft().result())
     for future in pending:
@@ -43,13 +43,13 @@ def file_fingerprint(fd: int, pool: Executor, check: Callable[[], None]) -> str:
     return hasher.hexdigest()
 
 
-def _part(fd: int, start: int, stop: int) -> bytes:
-    hasher, buffer = xxhash.xxh3_128(), bytearray(_PIECE)
+def _hash_part(fd: int, start: int, stop: int) -> bytes:
+    hasher, buffer = xxhash.xxh3_128(), bytearray(_READ_SIZE)
     view = memoryview(buffer)
     while start < stop:
-        got = os.preadv(fd, [view[: stop - start]], start)
-        if not got:
+        size = os.preadv(fd, [view[: stop - start]], start)
+        if not size:
             raise OSError(errno.EIO, "a file is shorter than what was written to it")
-        hasher.update(view[:got])
-        start += got
+        hasher.update(view[:size])
+        start += size
     return bytes(hasher.digest())

@@ -1,4 +1,4 @@
-"""The assembly of an image: the live parts of the runs behind each other, then the metadata, the superblock last."""
+"""The writer of an image file: the live blocks of the layers, then the metadata, and the superblock last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ from fastpull.sinks.squashfs.blocks.batches import compress_blocks
 from fastpull.sinks.squashfs.format.inodes import FileLayout
 from fastpull.sinks.squashfs.format.superblock import DEDUPLICATED, NO_FRAGMENT, NO_FRAGMENTS, SUPERBLOCK_SIZE
 from fastpull.sinks.squashfs.image.image_metadata import make_image_metadata
-from fastpull.sinks.squashfs.image.plan import NO_TAIL, BlockExtent, Blocks, ImagePlan, Tail, blocks_of, make_plan
+from fastpull.sinks.squashfs.image.plan import (
+    NO_TAIL,
+    BlockExtent,
+    FileBlocks,
+    ImagePlan,
+    TailRef,
+    file_blocks,
+    make_plan,
+    tail_id_of,
+)
 from fastpull.sinks.squashfs.tables.lookup import Fragment
 from fastpull.telemetry.timing import waiting
 from fastpull.telemetry.trace import Stage, Wait
@@ -35,25 +44,25 @@ if TYPE_CHECKING:
     from fastpull.sinks.squashfs.blocks.layer_blocks import BlockFormat, LayerBlocks
     from fastpull.telemetry.timing import TimingScope
 
-_COPY = 16 << 20  # bytes that are copied between two looks at whether to go on
-_HELD_FRAGMENTS = 32
-_REPACKED_AHEAD = 16  # blocks that are made before the first of them is written
+_COPY_SIZE = 16 << 20  # bytes to copy between two checks for cancellation
+_CACHED_FRAGMENTS = 32
+_REPACK_AHEAD = 16  # new fragment blocks to make before the first is written
 
 
 @dataclass(slots=True)
 class SquashfsReport(SinkReport):
-    """What the squashfs sink made.
+    """The result of the squashfs sink.
 
     Attributes:
-        size: of the file, in bytes.
-        content_size: of all files in it, in bytes; what several names or several inodes share counts once for each
-            inode.
-        compression: as it can be given again.
-        codecs: the libraries that compressed, with their versions: the same ones give the same bytes.
-        duplicates, duplicate_bytes: files whose content another one has, and the bytes that need not be stored again.
-        hole_bytes: zeros that are not stored.
-        clamped_times: inodes whose time the format cannot hold.
-        origin: ``built``; or what was made of a finished image in the cache: ``linked``, ``cloned`` or ``copied``.
+        size: the size of the file, in bytes.
+        content_size: the size of all files in the image, in bytes. A hard-linked file counts once; files that share
+            blocks count each.
+        compression: the compressor, as the setting accepts it.
+        codecs: the versions of the compression libraries; equal versions produce equal bytes.
+        duplicates, duplicate_bytes: the number of files whose content another file has, and the bytes this saves.
+        hole_bytes: the number of zero bytes that are not stored.
+        clamped_times: the number of inodes whose time the format cannot hold.
+        origin: ``built``; or how a finished image came from the cache: ``linked``, ``cloned`` or ``copied``.
     """
 
     size: int = 0
@@ -67,14 +76,14 @@ class SquashfsReport(SinkReport):
     origin: str = "built"
 
     def facts(self) -> dict[str, Any]:
-        """What holds for every copy of the file, as JSON has it."""
+        """Return the JSON facts that hold for every copy of the file."""
         facts = asdict(self)
         del facts["path"], facts["origin"]
         return facts
 
     @classmethod
     def of_finished(cls, path: str, origin: str, facts: Mapping[str, Any]) -> Self:
-        """What `facts` told of a file that is at another path now; what is not known any more is left out."""
+        """Return the report of a finished image at another path. Unknown facts are ignored."""
         known = {field.name for field in fields(cls)}
         report = cls(path, **{name: value for name, value in facts.items() if name in known})
         report.origin = origin
@@ -83,72 +92,77 @@ class SquashfsReport(SinkReport):
 
 
 class ImageWriter:
-    """Makes the file of the runs.
+    """Writes the image file from the blocks of the layers.
 
     Args:
-        fd: of the file; the blocks of the first run may be in it already, where the data begins.
-        blocks: how the runs were made.
-        runs: of all layers.
-        order: of the layers in the image, by their numbers.
-        tree: what the image has to be.
-        pool: copies and packs.
-        check: called often; raises if nobody wants the image any more.
-        part: counts where the time goes.
+        fd: the image file; the data blocks of the first layer may be in it already, at the start of the data.
+        block_format: the format of the layers' blocks.
+        layers: the blocks of all layers.
+        order: the numbers of the layers, in their order in the image.
+        tree: the content of the image.
+        pool: the threads that copy and compress.
+        check: called often; raises if the image is no longer wanted.
+        timing: the scope that records the time of each stage.
 
     Raises:
-        OutputError: the format cannot hold something.
-        OSError: the filesystem refuses.
+        OutputError: the format cannot hold something in the tree.
+        OSError: the file cannot be written.
     """
 
     def __init__(
         self,
         fd: int,
-        blocks: BlockFormat,
-        runs: Sequence[LayerBlocks],
+        block_format: BlockFormat,
+        layers: Sequence[LayerBlocks],
         order: Sequence[int],
         tree: Tree,
         pool: Executor,
         check: Callable[[], None],
-        part: TimingScope,
+        timing: TimingScope,
     ) -> None:
         self._fd = fd
-        self._format = blocks
-        self._runs = runs
+        self._format = block_format
+        self._layers = layers
         self._order = order
         self._tree = tree
         self._pool = pool
         self._check = check
-        self._part = part
-        # tails that are equal stand together, as the directories that were copied did
-        self._held_fragment = lru_cache(_HELD_FRAGMENTS)(self._read_fragment)
+        self._timing = timing
+        # equal tail-ends are often neighbours, as in a copied directory
+        self._cached_fragment = lru_cache(_CACHED_FRAGMENTS)(self._read_fragment)
 
     def write(self, time: int, mtime: int | None, report: SquashfsReport) -> SquashfsReport:
-        """Writes the whole file, and fills the report.
+        """Write the whole file, and fill the report.
 
-        The plan says where everything goes. So the data is copied on a thread of the pool, while this one makes the
-        metadata. Only what is in the file already is brought together first: it may be in the way.
+        The plan determines all offsets. So a thread of the pool copies the data while this thread makes the metadata.
+        Only the blocks in the image file itself are moved first, because other data may overwrite them.
+
+        Args:
+            time: the time of the image, in seconds since the epoch.
+            mtime: the time of all inodes; None for their own.
+            report: the report to fill.
         """
-        compressor, form = self._format.compressor, self._format
-        with self._part.at(Stage.PLAN):
-            plan = make_plan(self._tree, self._runs, self._order, form.block_size, self)
+        compressor, block_size = self._format.compressor, self._format.block_size
+        with self._timing.at(Stage.PLAN):
+            plan = make_plan(self._tree, self._layers, self._order, block_size, self)
         start = data_start(compressor)
-        with self._part.at(Stage.GATHER):
-            at = self._gather(plan, start)
+        with self._timing.at(Stage.GATHER):
+            at = self._compact(plan, start)
         copying = self._pool.submit(self._copy_data, plan, at)
         fragments, at = self._place_fragments(plan, start + plan.data_size)
         at = self._repack(plan, fragments, at)
-        layouts = _Layouts(self._tree, self._runs, plan, form.block_size, start)
-        with self._part.at(Stage.METADATA):
+        layouts = _FileLayouts(self._tree, self._layers, plan, block_size, start)
+        with self._timing.at(Stage.METADATA):
             metadata = make_image_metadata(
                 self._tree,
-                layouts.of,
+                layouts.layout,
                 fragments,
-                block_size=form.block_size,
+                block_size=block_size,
                 compressor=compressor,
                 data_end=at,
                 time=time,
                 mtime=mtime,
-                flags=DEDUPLICATED if form.fragments else DEDUPLICATED | NO_FRAGMENTS,
+                flags=DEDUPLICATED if self._format.fragments else DEDUPLICATED | NO_FRAGMENTS,
                 check=self._check,
             )
             end = pwrite_all(self._fd, at, metadata.pieces)
@@ -171,49 +185,48 @@ class ImageWriter:
         return report
 
     def _wait(self, futures: Sequence[Future[Any]]) -> None:
-        with self._part.lane(Stage.METADATA) as lane, waiting(lane, Wait.COPY):
+        with self._timing.lane(Stage.METADATA) as lane, waiting(lane, Wait.COPY):
             wait(futures)
 
     def _place_fragments(self, plan: ImagePlan, at: int) -> tuple[list[Fragment], int]:
-        """Where the fragment blocks that stay will be, and where they end."""
+        """Return the table rows of the fragment blocks that stay unchanged, and the offset behind them."""
         found = []
-        for layer, number in plan.fragments:
-            fragments = self._runs[layer].fragments
+        for layer, number in plan.kept_fragments:
+            fragments = self._layers[layer].fragments
             found.append(Fragment(at, fragments.words[number]))
-            first, end = fragments.extent(number)
-            at += end - first
+            start, stop = fragments.extent(number)
+            at += stop - start
         return found, at
 
-    def _gather(self, plan: ImagePlan, at: int) -> int:
-        """Closes the gaps that dead blocks leave in the file, and cuts off what follows; returns where that is."""
-        for extent in plan.blocks:
-            if self._runs[extent.layer].blocks.is_image:
+    def _compact(self, plan: ImagePlan, at: int) -> int:
+        """Close the gaps of dead blocks in the image file and truncate it; return its new end."""
+        for extent in plan.data_extents:
+            if self._layers[extent.layer].data.is_image:
                 at = self._copy(self._fd, extent, at)
         os.ftruncate(self._fd, at)
         return at
 
     def _copy_data(self, plan: ImagePlan, at: int) -> None:
-        """Copies what is taken over of the other files, one part behind the other."""
-        with self._part.at(Stage.COPY):
-            for extent in plan.blocks:
-                blocks = self._runs[extent.layer].blocks
-                if not blocks.is_image:
-                    at = self._copy(blocks.fd, extent, at)
-            for extent in plan.kept:
-                at = self._copy(self._runs[extent.layer].fragments.fd, extent, at)
+        """Copy the extents of all other files, one after the other."""
+        with self._timing.at(Stage.COPY):
+            for extent in plan.data_extents:
+                data = self._layers[extent.layer].data
+                if not data.is_image:
+                    at = self._copy(data.fd, extent, at)
+            for extent in plan.fragment_extents:
+                at = self._copy(self._layers[extent.layer].fragments.fd, extent, at)
 
     def _copy(self, fd: int, extent: BlockExtent, at: int) -> int:
-        """Copies a part of a file, and returns where it ends.
+        """Copy an extent of a file to an offset of the image, and return its end there.
 
-        Another file gives back at once what it took for the part: the next can have its pages, and a disk does not have
-        to write it.
+        A spool file gives its copied pages back at once: the next copy can use them, and the disk need not write them.
         """
         start, stop = extent.start, extent.stop
         if fd == self._fd and start == at:
             return stop
         while start < stop:
             self._check()
-            copied = copy_range(fd, start, self._fd, at, min(_COPY, stop - start))
+            copied = copy_range(fd, start, self._fd, at, min(_COPY_SIZE, stop - start))
             start_writeback(self._fd, at, copied)
             if fd != self._fd:
                 give_back(fd, start, copied)
@@ -221,94 +234,97 @@ class ImageWriter:
             at += copied
         return at
 
-    # --- fragment blocks that are packed anew
+    # --- repacked fragment blocks
 
     def _repack(self, plan: ImagePlan, fragments: list[Fragment], at: int) -> int:
-        """Makes new fragment blocks of tails that are in others, a few at a time; returns where they end."""
+        """Make and write the new fragment blocks, a few at a time; return the offset behind them."""
         pending: deque[Future[tuple[int, bytes]]] = deque()
-        for tails in chain(plan.repacked, repeat(None, _REPACKED_AHEAD)):
+        for tails in chain(plan.repacked, repeat(None, _REPACK_AHEAD)):
             if tails is not None:
-                pending.append(self._pool.submit(self._packed, tails))
-            if pending and (tails is None or len(pending) >= _REPACKED_AHEAD):
+                pending.append(self._pool.submit(self._make_fragment, tails))
+            if pending and (tails is None or len(pending) >= _REPACK_AHEAD):
                 self._wait([pending[0]])
                 word, packed = pending.popleft().result()
                 fragments.append(Fragment(at, word))
                 at = pwrite_all(self._fd, at, [packed])
         return at
 
-    def _packed(self, tails: Sequence[Tail]) -> tuple[int, bytes]:
-        """One such block, on a thread of the pool."""
-        block, held, fragment = bytearray(), (-1, -1), b""
-        with self._part.at(Stage.COPY):
+    def _make_fragment(self, tails: Sequence[TailRef]) -> tuple[int, bytes]:
+        """Make one new fragment block, on a thread of the pool."""
+        content, last, fragment = bytearray(), (-1, -1), b""
+        with self._timing.at(Stage.COPY):
             for tail in tails:
-                run, slot = self._runs[layer_of(tail)], entry_of(tail)
-                place = (layer_of(tail), run.slot_fragments[slot])
-                if place != held:
-                    held, fragment = place, self._read_fragment(*place)
-                block += run.tail(slot, fragment)
+                layer, tail_id = layer_of(tail), tail_id_of(tail)
+                number = self._layers[layer].tail_fragments[tail_id]
+                if (layer, number) != last:
+                    last, fragment = (layer, number), self._read_fragment(layer, number)
+                content += self._layers[layer].tail(tail_id, fragment)
             compress = self._format.compressor.compress_metadata
-            words, pieces = compress_blocks(compress, block, array("I", [len(block)]))
+            words, pieces = compress_blocks(compress, content, array("I", [len(content)]))
             return words[0], bytes(pieces[0])
 
     def _read_fragment(self, layer: int, number: int) -> bytes:
-        fragments, form = self._runs[layer].fragments, self._format
-        return fragments.read(number, form.compressor.decompress_metadata, form.block_size)
+        fragments, compressor = self._layers[layer].fragments, self._format.compressor
+        return fragments.read(number, compressor.decompress_metadata, self._format.block_size)
 
-    # --- what the plan asks
+    # --- comparisons for the plan
 
-    def same_tails(self, one: Tail, other: Tail) -> bool:
-        """See `fastpull.sinks.squashfs.image.plan.Content`."""
+    def same_tails(self, one: TailRef, other: TailRef) -> bool:
+        """See `fastpull.sinks.squashfs.image.plan.ContentComparer`."""
         self._check()
         return self._tail(one) == self._tail(other)
 
-    def _tail(self, tail: Tail) -> memoryview:
-        run, slot = self._runs[layer_of(tail)], entry_of(tail)
-        return run.tail(slot, self._held_fragment(layer_of(tail), run.slot_fragments[slot]))
+    def _tail(self, tail: TailRef) -> memoryview:
+        layer, tail_id = layer_of(tail), tail_id_of(tail)
+        blocks = self._layers[layer]
+        return blocks.tail(tail_id, self._cached_fragment(layer, blocks.tail_fragments[tail_id]))
 
-    def same_blocks(self, files: Sequence[tuple[Origin, Blocks]]) -> Iterator[list[Origin]]:
-        """See `fastpull.sinks.squashfs.image.plan.Content`."""
+    def same_blocks(self, files: Sequence[tuple[Origin, FileBlocks]]) -> Iterator[list[Origin]]:
+        """See `fastpull.sinks.squashfs.image.plan.ContentComparer`."""
         groups: dict[bytes, list[Origin]] = {}
         for origin, blocks in files:
             self._check()
             groups.setdefault(self._hash(layer_of(origin), blocks), []).append(origin)
         return (group for group in groups.values() if len(group) > 1)
 
-    def _hash(self, layer: int, blocks: Blocks) -> bytes:
-        """sha256 of compressed blocks, which are equal if and only if what they hold is."""
-        at, stop = self._runs[layer].blocks.extent(blocks.first, blocks.total)
+    def _hash(self, layer: int, blocks: FileBlocks) -> bytes:
+        """Return the SHA-256 of compressed blocks: equal if and only if the uncompressed blocks are equal."""
+        data = self._layers[layer].data
+        at, stop = data.extent(blocks.first, blocks.total)
         hasher = hashlib.sha256()
         while at < stop:
-            content = os.pread(self._runs[layer].blocks.fd, min(1 << 20, stop - at), at)
+            content = os.pread(data.fd, min(1 << 20, stop - at), at)
             hasher.update(content)
             at += len(content)
         return hasher.digest()
 
 
-class _Layouts:
-    """Where the content of each file is."""
+class _FileLayouts:
+    """The layouts of the files in the image, and totals of the files so far."""
 
     def __init__(
-        self, tree: Tree, runs: Sequence[LayerBlocks], plan: ImagePlan, block_size: int, data_start: int
+        self, tree: Tree, layers: Sequence[LayerBlocks], plan: ImagePlan, block_size: int, data_start: int
     ) -> None:
         self._tree = tree
-        self._runs = runs
+        self._layers = layers
         self._plan = plan
         self._block_size = block_size
         self._data_start = data_start
         self.content_size = 0
         self.hole_bytes = 0
 
-    def of(self, origin: Origin) -> FileLayout:
-        """Of one file; to be asked once for each."""
-        layer, size = layer_of(origin), self._tree.indexes[layer_of(origin)].sizes[entry_of(origin)]
+    def layout(self, origin: Origin) -> FileLayout:
+        """Return the layout of a file, and add the file to the totals; called once for each file."""
+        layer = layer_of(origin)
+        size = self._tree.indexes[layer].sizes[entry_of(origin)]
         self.content_size += size
         tail = self._plan.tail(origin)
-        fragment, offset = (NO_FRAGMENT, 0) if tail == NO_TAIL else self._plan.place(tail)
-        start = self._plan.starts.get(origin)
+        fragment, offset = (NO_FRAGMENT, 0) if tail == NO_TAIL else self._plan.fragment(tail)
+        start = self._plan.data_starts.get(origin)
         if start is None:
             return FileLayout(0, b"", fragment, offset)
-        blocks = blocks_of(self._tree, self._runs, origin, self._block_size)
-        words = self._runs[layer].blocks.words[blocks.first : blocks.first + blocks.total]
+        blocks = file_blocks(self._tree, self._layers, origin, self._block_size)
+        words = self._layers[layer].data.words[blocks.first : blocks.first + blocks.total]
         sparse = 0
         if 0 in words:
             sparse = words.count(0) * self._block_size
@@ -321,19 +337,22 @@ class _Layouts:
 
 
 def data_start(compressor: Compressor) -> int:
-    """Where in an image the data begins."""
+    """Return the offset in an image at which the data begins."""
     return SUPERBLOCK_SIZE + len(compressor.options())
 
 
 def copy_range(source: int, start: int, target: int, at: int, size: int) -> int:
-    """Copies bytes to another file, sharing them where the filesystem can, or towards the front of the same.
+    """Copy bytes to another file, sharing them where the filesystem can, or towards the start of the same file.
 
     Returns:
-        How many.
+        The number of copied bytes, at least 1.
+
+    Raises:
+        OSError: the file cannot be read or written.
     """
     copied = 0
-    if source != target:  # the two ranges may overlap, which no system call copes with
-        with contextlib.suppress(OSError):  # another filesystem, or one that does not know it
+    if source != target:  # no system call copies between overlapping ranges of one file
+        with contextlib.suppress(OSError):  # another filesystem, or one without support
             copied = os.copy_file_range(source, target, size, start, at)
     if not copied:
         content = os.pread(source, size, start)

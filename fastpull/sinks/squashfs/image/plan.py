@@ -1,11 +1,16 @@
-"""The plan of an image: which parts of the runs it takes over, and where they will be.
+"""The plan of an image: which blocks of the layers it contains, and at which offsets.
 
-Pure, and a function of the tree and of the layers' payload alone: which workers made a run, in which order, and what of
-it was left out because it could not live, has no part in it.
+Pure: a plan is a function of the tree and of the layers' payload alone. The number of workers, the order in which
+layers arrived and the dead blocks that were left out have no influence on it.
 
-The data of an image are, layer by layer, the blocks of its files; then, layer by layer, the fragment blocks of which
-everything lives; then new ones, of the tails that lived beside dead ones. The layer of the largest blob comes first:
-its blocks are in the file already, and stay where they are if nothing among them is dead.
+The data of an image consists of, in this order:
+
+1. the data blocks of live files, layer by layer;
+2. the fragment blocks without dead tail-ends, layer by layer;
+3. new fragment blocks with the live tail-ends of all other fragment blocks.
+
+The layer with the largest blob comes first: its data blocks are in the image file already. They stay in place if none
+of them is dead.
 """
 
 from __future__ import annotations
@@ -25,18 +30,28 @@ if TYPE_CHECKING:
     from fastpull.sinks.squashfs.blocks.layer_blocks import LayerBlocks
 
 
-Tail: TypeAlias = int
-"""A slot of a layer, as one number that is made as an `Origin` is, with the slot in place of the entry."""
+TailRef: TypeAlias = int
+"""A tail-end of a layer as one number, composed as an `Origin` is, with the tail ID in place of the entry."""
 
-NO_TAIL: Tail = 0xFFFFFFFFFFFFFFFF
+NO_TAIL: TailRef = 0xFFFFFFFFFFFFFFFF
+
+
+def tail_ref(layer: int, tail_id: int) -> TailRef:
+    """Return the reference to a tail-end of a layer."""
+    return origin_of(layer, tail_id)
+
+
+def tail_id_of(tail: TailRef) -> int:
+    """Return the tail ID of a reference; `layer_of` returns its layer."""
+    return entry_of(tail)
 
 
 class BlockExtent(NamedTuple):
-    """Bytes of a run's file that are taken over as they are.
+    """A byte range of a block file that the image contains unchanged.
 
     Attributes:
-        layer: whose run.
-        start, stop: within the run's blocks, or its fragments.
+        layer: the number of the layer.
+        start, stop: the range in the layer's data file or fragment file.
     """
 
     layer: int
@@ -44,12 +59,12 @@ class BlockExtent(NamedTuple):
     stop: int
 
 
-class Blocks(NamedTuple):
-    """Where the blocks of a file are in its run.
+class FileBlocks(NamedTuple):
+    """The data blocks of a file.
 
     Attributes:
-        first: number of the first.
-        total: how many.
+        first: the number of the first block in its layer.
+        total: the number of blocks.
     """
 
     first: int
@@ -58,229 +73,244 @@ class Blocks(NamedTuple):
 
 @dataclass(slots=True)
 class ImagePlan:
-    """What to put where.
+    """The blocks of an image and their offsets.
 
     Attributes:
-        runs: of all layers.
-        blocks: extents of the runs' blocks, in the order of the image.
-        starts: for each file with blocks where the first one is, from the beginning of the data.
-        data_size: of all blocks.
-        kept: extents of the runs' fragments, each one fragment block or several.
-        fragments: for each kept fragment block its layer and its number there.
-        repacked: the tails of each new fragment block.
-        chosen: for each layer and each slot the slot that is there for it: itself, or an equal one; `NO_TAIL` if no
-            file needs it.
-        tail_fragments, tail_offsets: for each layer and each slot that is there, the number of its fragment block and
-            the place in it.
-        duplicates: files whose content another file has, too.
-        duplicate_bytes: of those.
+        layers: the blocks of all layers.
+        stored_tails: for each layer and tail ID the tail-end that is stored for it, itself or an equal one; `NO_TAIL`
+            if no live file needs it.
+        data_extents: extents of the layers' data blocks, in the order of the image.
+        data_starts: for each file with data blocks the offset of the first one from the start of the data.
+        data_size: the size of all data blocks.
+        fragment_extents: extents of the layers' fragment blocks that stay unchanged.
+        kept_fragments: for each fragment block that stays unchanged its layer and its number there.
+        repacked: the tail-ends of each new fragment block.
+        fragment_indexes: for each layer and tail ID the index of its block in the image's fragment table.
+        fragment_offsets: for each layer and tail ID the offset in that uncompressed block.
+        duplicates: the number of files whose content another file has, too.
+        duplicate_bytes: the size of those files.
     """
 
-    runs: Sequence[LayerBlocks]
-    chosen: Sequence[array[int]]
-    blocks: list[BlockExtent] = field(default_factory=list)
-    starts: dict[Origin, int] = field(default_factory=dict)
+    layers: Sequence[LayerBlocks]
+    stored_tails: Sequence[array[int]]
+    data_extents: list[BlockExtent] = field(default_factory=list)
+    data_starts: dict[Origin, int] = field(default_factory=dict)
     data_size: int = 0
-    kept: list[BlockExtent] = field(default_factory=list)
-    fragments: list[tuple[int, int]] = field(default_factory=list)
+    fragment_extents: list[BlockExtent] = field(default_factory=list)
+    kept_fragments: list[tuple[int, int]] = field(default_factory=list)
     repacked: list[array[int]] = field(default_factory=list)
-    tail_fragments: list[array[int]] = field(default_factory=list)
-    tail_offsets: list[array[int]] = field(default_factory=list)
+    fragment_indexes: list[array[int]] = field(default_factory=list)
+    fragment_offsets: list[array[int]] = field(default_factory=list)
     duplicates: int = 0
     duplicate_bytes: int = 0
 
-    def tail(self, origin: Origin) -> Tail:
-        """The slot that is there for a file's tail, or `NO_TAIL`."""
-        slot = self.runs[layer_of(origin)].slot(entry_of(origin))
-        return NO_TAIL if slot == NO_TAIL_ID else self.chosen[layer_of(origin)][slot]
+    def tail(self, origin: Origin) -> TailRef:
+        """Return the tail-end that is stored for a file, or `NO_TAIL`."""
+        layer = layer_of(origin)
+        tail_id = self.layers[layer].tail_id(entry_of(origin))
+        return NO_TAIL if tail_id == NO_TAIL_ID else self.stored_tails[layer][tail_id]
 
-    def place(self, tail: Tail) -> tuple[int, int]:
-        """The number of the fragment block that holds a slot, and the place in it."""
-        layer, slot = layer_of(tail), entry_of(tail)
-        return self.tail_fragments[layer][slot], self.tail_offsets[layer][slot]
+    def fragment(self, tail: TailRef) -> tuple[int, int]:
+        """Return the index of the fragment block that holds a stored tail-end, and the offset in it."""
+        layer, tail_id = layer_of(tail), tail_id_of(tail)
+        return self.fragment_indexes[layer][tail_id], self.fragment_offsets[layer][tail_id]
 
 
-class Content(Protocol):
-    """What a plan cannot know by itself."""
+class ContentComparer(Protocol):
+    """Comparison of content, which needs I/O."""
 
-    def same_tails(self, one: Tail, other: Tail) -> bool:
-        """Whether two tails, of the same fingerprint, are the same."""
+    def same_tails(self, one: TailRef, other: TailRef) -> bool:
+        """Return whether two tail-ends with equal fingerprints are equal."""
 
-    def same_blocks(self, files: Sequence[tuple[Origin, Blocks]]) -> Iterable[Sequence[Origin]]:
-        """Of files whose blocks have the same sizes on the disk, those whose blocks are the same.
+    def same_blocks(self, files: Sequence[tuple[Origin, FileBlocks]]) -> Iterable[Sequence[Origin]]:
+        """Group files with equal data blocks.
+
+        Args:
+            files: files whose block words are equal.
 
         Returns:
-            Groups of two or more, each in the order given.
+            Groups of two or more files, each in the given order.
         """
 
 
-def blocks_of(tree: Tree, runs: Sequence[LayerBlocks], origin: Origin, block_size: int) -> Blocks:
-    """The whole blocks of a file; its last bytes count as one, unless they are a tail."""
+def file_blocks(tree: Tree, layers: Sequence[LayerBlocks], origin: Origin, block_size: int) -> FileBlocks:
+    """Return the data blocks of a file; a partial last block counts unless it is a tail-end."""
     layer, entry = layer_of(origin), entry_of(origin)
     count, rest = divmod(tree.indexes[layer].sizes[entry], block_size)
-    if rest and runs[layer].slot(entry) == NO_TAIL_ID:
+    if rest and layers[layer].tail_id(entry) == NO_TAIL_ID:
         count += 1
-    return Blocks(runs[layer].firsts[entry] if count else 0, count)
+    return FileBlocks(layers[layer].first_blocks[entry] if count else 0, count)
 
 
 def live_files(tree: Tree, order: Sequence[int]) -> array[Origin]:
-    """The files of a tree that hold anything, each once, in the given order of layers and that of their entries."""
-    lives = [bytearray(len(index)) for index in tree.indexes]
-    folders = [tree.root]
-    while folders:
-        for node in folders.pop().children.values():
+    """Return the non-empty files of a tree, each once, sorted by layer in the given order and then by entry."""
+    is_live = [bytearray(len(index)) for index in tree.indexes]
+    directories = [tree.root]
+    while directories:
+        for node in directories.pop().children.values():
             if isinstance(node, DirectoryNode):
-                folders.append(node)
+                directories.append(node)
             else:
-                lives[node >> 32][node & 0xFFFFFFFF] = 1  # an origin, taken apart inline: calls made this loop slower
+                is_live[node >> 32][node & 0xFFFFFFFF] = 1  # inlined accessors: function calls made this loop slower
     found = array("Q")
     for layer in order:
         index = tree.indexes[layer]
-        columns = enumerate(zip(lives[layer], index.types, index.sizes, strict=True), origin_of(layer, 0))
-        found.extend(origin for origin, (alive, kind, size) in columns if alive and kind == EntryType.FILE and size)
+        columns = enumerate(zip(is_live[layer], index.types, index.sizes, strict=True), origin_of(layer, 0))
+        found.extend(origin for origin, (live, kind, size) in columns if live and kind == EntryType.FILE and size)
     return found
 
 
 def make_plan(
     tree: Tree,
-    runs: Sequence[LayerBlocks],
+    layers: Sequence[LayerBlocks],
     order: Sequence[int],
     block_size: int,
-    content: Content,
+    comparer: ContentComparer,
 ) -> ImagePlan:
-    """Plans an image.
+    """Plan an image.
 
     Args:
-        tree: what the image has to be.
-        runs: of all layers.
-        order: of the layers in the image, by their numbers.
-        block_size: in bytes.
-        content: to be looked at where only that can tell whether two things are the same.
+        tree: the content of the image.
+        layers: the blocks of all layers.
+        order: the numbers of the layers, in their order in the image.
+        block_size: the size of a data block, in bytes.
+        comparer: the comparison of content where fingerprints or block words are equal.
     """
     files = live_files(tree, order)
-    plan = ImagePlan(runs, _choose_tails(runs, files, content))
+    plan = ImagePlan(layers, _deduplicate_tails(layers, files, comparer))
     _place_tails(plan, order, block_size)
-    _place_blocks(plan, tree, block_size, files, content)
+    _place_data(plan, tree, block_size, files, comparer)
     return plan
 
 
-def _choose_tails(runs: Sequence[LayerBlocks], files: Sequence[Origin], content: Content) -> list[array[Tail]]:
-    """For each slot that a file needs the one that will be there for it: of equal ones the first."""
-    first, tails = Fingerprints(), array("Q")
-    chosen = [array("Q", [NO_TAIL]) * len(run.fingerprints) for run in runs]
+def _deduplicate_tails(
+    layers: Sequence[LayerBlocks], files: Sequence[Origin], comparer: ContentComparer
+) -> list[array[TailRef]]:
+    """Return for each tail ID of a live file the tail-end to store: the first of equal ones."""
+    seen, tails = Fingerprints(), array("Q")
+    stored = [array("Q", [NO_TAIL]) * len(blocks.fingerprints) for blocks in layers]
     for origin in files:
         layer = layer_of(origin)
-        run = runs[layer]
-        slot = run.slot(entry_of(origin))
-        if slot == NO_TAIL_ID or chosen[layer][slot] != NO_TAIL:
+        blocks = layers[layer]
+        tail_id = blocks.tail_id(entry_of(origin))
+        if tail_id == NO_TAIL_ID or stored[layer][tail_id] != NO_TAIL:
             continue
-        choice = own = origin_of(layer, slot)
-        fingerprint = run.fingerprints[slot]
-        number = first.find(fingerprint)
+        choice = own = tail_ref(layer, tail_id)
+        fingerprint = blocks.fingerprints[tail_id]
+        number = seen.find(fingerprint)
         if number < 0:
-            first.add(fingerprint)
+            seen.add(fingerprint)
             tails.append(own)
-        elif content.same_tails(tails[number], own):
+        elif comparer.same_tails(tails[number], own):
             choice = tails[number]
-        chosen[layer][slot] = choice
-    return chosen
+        stored[layer][tail_id] = choice
+    return stored
 
 
 def _place_tails(plan: ImagePlan, order: Sequence[int], block_size: int) -> None:
-    """Decides which fragment blocks stay, and packs the tails of the others anew."""
-    lives = [bytearray(len(slots)) for slots in plan.chosen]
-    for tail in chain.from_iterable(plan.chosen):
+    """Keep the fragment blocks without dead tail-ends, and repack the live tail-ends of the others."""
+    is_live = [bytearray(len(stored)) for stored in plan.stored_tails]
+    for tail in chain.from_iterable(plan.stored_tails):
         if tail != NO_TAIL:
-            lives[layer_of(tail)][entry_of(tail)] = 1
-    left = array("Q")
-    plan.tail_fragments = [array("I") for _ in plan.runs]
-    plan.tail_offsets = [run.slot_offsets[:] for run in plan.runs]
+            is_live[layer_of(tail)][tail_id_of(tail)] = 1
+    to_repack = array("Q")
+    plan.fragment_indexes = [array("I") for _ in plan.layers]
+    plan.fragment_offsets = [blocks.tail_offsets[:] for blocks in plan.layers]
     for layer in order:
-        run, alive = plan.runs[layer], lives[layer]
-        dead = {fragment for fragment, lives_on in zip(run.slot_fragments, alive, strict=True) if not lives_on}
-        numbers = {}
-        for fragment in sorted(set(run.slot_fragments)):
-            numbers[fragment] = len(plan.fragments)  # of a dead one it is overwritten below
-            if fragment not in dead:
-                plan.fragments.append((layer, fragment))
-                _extend(plan.kept, layer, *run.fragments.extent(fragment))
-        plan.tail_fragments[layer].extend(map(numbers.__getitem__, run.slot_fragments))
-        if dead:
-            places = enumerate(zip(run.slot_fragments, alive, strict=True), origin_of(layer, 0))
-            left.extend(tail for tail, (fragment, lives_on) in places if lives_on and fragment in dead)
-    _repack(plan, block_size, left)
+        blocks, live = plan.layers[layer], is_live[layer]
+        partly_dead = {fragment for fragment, keep in zip(blocks.tail_fragments, live, strict=True) if not keep}
+        indexes = {}
+        for fragment in sorted(set(blocks.tail_fragments)):
+            indexes[fragment] = len(plan.kept_fragments)  # `_repack` corrects it for partly dead blocks
+            if fragment not in partly_dead:
+                plan.kept_fragments.append((layer, fragment))
+                _extend(plan.fragment_extents, layer, *blocks.fragments.extent(fragment))
+        plan.fragment_indexes[layer].extend(map(indexes.__getitem__, blocks.tail_fragments))
+        if partly_dead:
+            tails = enumerate(zip(blocks.tail_fragments, live, strict=True), tail_ref(layer, 0))
+            to_repack.extend(tail for tail, (fragment, keep) in tails if keep and fragment in partly_dead)
+    _repack(plan, block_size, to_repack)
 
 
-def _repack(plan: ImagePlan, block_size: int, tails: Sequence[Tail]) -> None:
-    """Fills new fragment blocks."""
+def _repack(plan: ImagePlan, block_size: int, tails: Sequence[TailRef]) -> None:
+    """Pack tail-ends into new fragment blocks."""
     room = 0
     for tail in tails:
-        layer, slot = layer_of(tail), entry_of(tail)
-        length = plan.runs[layer].slot_lengths[slot]
+        layer, tail_id = layer_of(tail), tail_id_of(tail)
+        length = plan.layers[layer].tail_lengths[tail_id]
         if length > room:
             plan.repacked.append(array("Q"))
             room = block_size
-        plan.tail_fragments[layer][slot] = len(plan.fragments) + len(plan.repacked) - 1
-        plan.tail_offsets[layer][slot] = block_size - room
+        plan.fragment_indexes[layer][tail_id] = len(plan.kept_fragments) + len(plan.repacked) - 1
+        plan.fragment_offsets[layer][tail_id] = block_size - room
         plan.repacked[-1].append(tail)
         room -= length
 
 
-def _place_blocks(plan: ImagePlan, tree: Tree, block_size: int, files: Sequence[Origin], content: Content) -> None:
-    """Lays the blocks of the files one after the other; files with the same blocks share them."""
-    runs = plan.runs
-    blocks = {origin: found for origin in files if (found := blocks_of(tree, runs, origin, block_size)).total}
-    twins = _twins(runs, blocks, content)
-    _count_duplicates(plan, tree, files, blocks, twins)
-    for origin, place in blocks.items():
-        first = twins.get(origin, origin)
+def _place_data(
+    plan: ImagePlan, tree: Tree, block_size: int, files: Sequence[Origin], comparer: ContentComparer
+) -> None:
+    """Place the data blocks of the files one after the other; files with equal blocks share them."""
+    layers = plan.layers
+    blocks = {origin: found for origin in files if (found := file_blocks(tree, layers, origin, block_size)).total}
+    equal = _equal_blocks(layers, blocks, comparer)
+    _count_duplicates(plan, tree, files, blocks, equal)
+    for origin, found in blocks.items():
+        first = equal.get(origin, origin)
         if first != origin:
-            plan.starts[origin] = plan.starts[first]
+            plan.data_starts[origin] = plan.data_starts[first]
             continue
-        start, stop = runs[layer_of(origin)].blocks.extent(place.first, place.total)
-        plan.starts[origin] = plan.data_size
+        layer = layer_of(origin)
+        start, stop = layers[layer].data.extent(found.first, found.total)
+        plan.data_starts[origin] = plan.data_size
         if stop > start:
-            _extend(plan.blocks, layer_of(origin), start, stop)
+            _extend(plan.data_extents, layer, start, stop)
             plan.data_size += stop - start
 
 
 def _count_duplicates(
-    plan: ImagePlan, tree: Tree, files: Sequence[Origin], blocks: dict[Origin, Blocks], twins: dict[Origin, Origin]
+    plan: ImagePlan,
+    tree: Tree,
+    files: Sequence[Origin],
+    blocks: dict[Origin, FileBlocks],
+    equal: dict[Origin, Origin],
 ) -> None:
-    """Files are the same if their blocks are, and their tails."""
-    seen: set[tuple[Origin, Tail]] = set()
-    seen_tails = [bytearray(len(slots)) for slots in plan.chosen]  # of files that are nothing else
+    """Count the files whose data blocks and tail-end equal those of an earlier file."""
+    seen: set[tuple[Origin, TailRef]] = set()
+    seen_tails = [bytearray(len(stored)) for stored in plan.stored_tails]  # of files without data blocks
     for origin in files:
         tail = plan.tail(origin)
         if origin in blocks:
-            identity = twins.get(origin, origin), tail
-            is_known = identity in seen
+            identity = equal.get(origin, origin), tail
+            is_duplicate = identity in seen
             seen.add(identity)
         else:
-            slots, slot = seen_tails[layer_of(tail)], entry_of(tail)
-            is_known = bool(slots[slot])
-            slots[slot] = 1
-        if is_known:
+            flags, tail_id = seen_tails[layer_of(tail)], tail_id_of(tail)
+            is_duplicate = bool(flags[tail_id])
+            flags[tail_id] = 1
+        if is_duplicate:
             plan.duplicates += 1
             plan.duplicate_bytes += tree.indexes[layer_of(origin)].sizes[entry_of(origin)]
 
 
-def _twins(runs: Sequence[LayerBlocks], blocks: dict[Origin, Blocks], content: Content) -> dict[Origin, Origin]:
-    """For each file whose blocks are those of an earlier one, that one."""
-    alike: dict[bytes, list[tuple[Origin, Blocks]]] = {}
+def _equal_blocks(
+    layers: Sequence[LayerBlocks], blocks: dict[Origin, FileBlocks], comparer: ContentComparer
+) -> dict[Origin, Origin]:
+    """Return for each file whose data blocks equal those of an earlier file the first such file."""
+    candidates: dict[bytes, list[tuple[Origin, FileBlocks]]] = {}
     for origin, found in blocks.items():
-        words = runs[layer_of(origin)].blocks.words[found.first : found.first + found.total]
-        alike.setdefault(words.tobytes(), []).append((origin, found))
-    twins = {}
-    for group in alike.values():
+        words = layers[layer_of(origin)].data.words[found.first : found.first + found.total]
+        candidates.setdefault(words.tobytes(), []).append((origin, found))
+    equal = {}
+    for group in candidates.values():
         if len(group) > 1:
-            for first, *others in content.same_blocks(group):
-                twins.update(dict.fromkeys(others, first))
-    return twins
+            for first, *others in comparer.same_blocks(group):
+                equal.update(dict.fromkeys(others, first))
+    return equal
 
 
 def _extend(extents: list[BlockExtent], layer: int, start: int, stop: int) -> None:
-    """Adds an extent, to the last one where it follows that."""
+    """Append an extent, merged with the last one where it follows that directly."""
     if extents and extents[-1].layer == layer and extents[-1].stop == start:
         start = extents.pop().start
     extents.append(BlockExtent(layer, start, stop))

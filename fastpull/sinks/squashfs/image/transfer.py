@@ -1,4 +1,4 @@
-"""Finished images of the cache: from there to an output."""
+"""The transfer of a finished image from the cache to an output."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ if TYPE_CHECKING:
     from fastpull.cache.images.store import FinishedImage
     from fastpull.sinks.output.file_staging import FileStaging
 
-_FICLONE = 0x40049409  # linux/fs.h: the two files share their blocks until one is written to
-_COPY = 1 << 20
+_FICLONE = 0x40049409  # linux/fs.h: the two files share their blocks until one of them is written
+_COPY_SIZE = 1 << 20
 
 
 def transfer(
     image: FinishedImage, staging: FileStaging, on_copied: Callable[[int], None], *, hard_link: bool
 ) -> Literal["linked", "cloned", "copied"] | None:
-    """Fills a staging with a finished image.
+    """Fill a staging file with a finished image.
 
-    A clone costs nothing and is the user's own: writing to it leaves the cache's file as it is. A hard link would not,
-    so it has to be asked for; where it cannot be made, on another filesystem or of another user's file, a clone or copy
-    is. What is copied is hashed on the way, as every blob is that the cache gives.
+    A clone takes no space and belongs to the user: writing to it leaves the cached file unchanged. Writing to a hard
+    link would change the cached file, so the user has to ask for one. Where no hard link can be made, on another
+    filesystem or to another user's file, a clone or a copy is made. A copy is hashed on the way, like every blob that
+    leaves the cache.
 
     Args:
-        image: with its seal.
-        staging: created, and empty or not.
-        on_copied: called often with the bytes copied so far; raises if the output is not wanted any more.
-        hard_link: whether the output may be another name of the cache's file.
+        image: the finished image with its metadata.
+        staging: the created staging file, with any content.
+        on_copied: called often with the number of bytes copied; raises if the output is no longer wanted.
+        hard_link: whether the output may be a hard link to the cached file.
 
     Returns:
-        How it was done; None if the cache's file is gone or damaged.
+        The method; None if the cached file is gone or damaged.
 
     Raises:
-        OSError: the filesystem refuses.
+        OSError: the staging file cannot be written.
     """
     source = open_image(image.path)
     if source is None:
@@ -58,8 +59,8 @@ def transfer(
 
 
 def _copy(source: int, target: int, limit: int, on_copied: Callable[[int], None]) -> str:
-    """Copies a file of ``limit`` bytes, and returns its fingerprint."""
-    hasher, buffer, at = xxhash.xxh3_64(), bytearray(_COPY), 0
+    """Copy at most ``limit`` bytes of a file, and return their fingerprint."""
+    hasher, buffer, at = xxhash.xxh3_64(), bytearray(_COPY_SIZE), 0
     view = memoryview(buffer)
     while at < limit and (size := os.preadv(source, [view[: limit - at]], at)):
         on_copied(at)

@@ -1,4 +1,4 @@
-"""Runs as files: another sink makes the same image of them, and what is no run is refused."""
+"""Layer blocks in files: another sink makes the same image from them, and refuses damaged ones."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ BLOCK = 4096
 
 
 class BlockFiles(NamedTuple):
-    """The two files of a run."""
+    """The contents of the data file and the fragment file of a layer."""
 
-    blocks: bytes
-    rest: bytes
+    data: bytes
+    fragments: bytes
 
-    def __repr__(self) -> str:  # hypothesis shows what it fails with
-        return f"Files of {len(self.blocks)} and {len(self.rest)} bytes"
+    def __repr__(self) -> str:  # hypothesis prints it for a failing example
+        return f"BlockFiles of {len(self.data)} and {len(self.fragments)} bytes"
 
 
 def noise(size: int) -> bytes:
@@ -48,7 +48,7 @@ def noise(size: int) -> bytes:
 
 
 def members() -> st.SearchStrategy[list[Member]]:
-    """Files of all kinds of sizes, some of which are equal, and what else stands in layers."""
+    """Files of many sizes, some with equal content, and entries of other types."""
     content = st.sampled_from((0, 1, 100, 101, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 7)).flatmap(
         lambda size: st.sampled_from((noise(size), bytes(size), b"t" * size))
     )
@@ -84,29 +84,30 @@ def unpack(sink: Squashfs, number: int, layer: list[Member]) -> LayerIndex:
 
 
 def save(sink: Squashfs, number: int, index: LayerIndex) -> BlockFiles:
-    """The two files of a run."""
-    end, run = sink.save_run(number, index), sink._runs[number]
-    base = run.blocks.end - sum(word & 0xFFFFFF for word in run.blocks.words)
-    return BlockFiles(os.pread(run.blocks.fd, run.blocks.end - base, base), os.pread(run.fragments.fd, end, 0))
+    """Save the blocks of a layer, and read both files."""
+    end, saved = sink.save_layer_blocks(number, index), sink._layers[number]
+    base = saved.data.end - sum(word & 0xFFFFFF for word in saved.data.words)
+    return BlockFiles(os.pread(saved.data.fd, saved.data.end - base, base), os.pread(saved.fragments.fd, end, 0))
 
 
 def load(sink: Squashfs, number: int, rank: int, files: BlockFiles) -> LayerIndex:
-    run = sink.open_run(number, rank)
-    os.pwrite(run.blocks.fd, files.blocks, run.blocks.end)
-    os.pwrite(run.fragments.fd, files.rest, 0)
-    return sink.load_run(number, len(files.blocks), len(files.rest), "layer 1")
+    """Load the blocks of a layer from both files."""
+    opened = sink.open_layer_blocks(number, rank)
+    os.pwrite(opened.data.fd, files.data, opened.data.end)
+    os.pwrite(opened.fragments.fd, files.fragments, 0)
+    return sink.load_layer_blocks(number, len(files.data), len(files.fragments), "layer 1")
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(members(), min_size=1, max_size=3), st.sampled_from(("zstd:1", "gzip:1", "none")), st.booleans())
-def test_an_image_of_saved_runs_is_that_of_the_layers(
+def test_saved_layer_blocks_give_the_same_image_as_the_layers(
     tmp_path: Path, layers: list[list[Member]], compression: str, fragments: bool
 ) -> None:
     options = {"compression": compression, "fragments": fragments, "force": True}
     with begun(f"{tmp_path}/one", **options) as one, begun(f"{tmp_path}/two", **options) as two:
         indexes = [unpack(one, number, layer) for number, layer in enumerate(layers)]
         files = [save(one, number, index) for number, index in enumerate(indexes)]
-        loaded = [load(two, number, number, one_run) for number, one_run in enumerate(files)]
+        loaded = [load(two, number, number, saved) for number, saved in enumerate(files)]
         assert [index.columns for index in loaded] == [index.columns for index in indexes]
         for number, layer in enumerate(layers):
             for entry, (_, content) in enumerate(layer):
@@ -119,34 +120,37 @@ def test_an_image_of_saved_runs_is_that_of_the_layers(
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> BlockFiles:
     layer = [file("a", noise(3 * BLOCK + 5)), file("b", b"b"), folder("d"), symlink("l", "a"), file("c", noise(BLOCK))]
-    with begun(f"{tmp_path_factory.mktemp('run')}/image") as sink:
+    with begun(f"{tmp_path_factory.mktemp('saved')}/image") as sink:
         return save(sink, 0, unpack(sink, 0, layer))
 
 
-def head_of(rest: bytes) -> tuple[int, int, dict[str, Any]]:
-    start = rest.index(b"\n", rest.index(b"fastpull run")) + 1
-    stop = rest.index(b"\n", start)
-    return start, stop, json.loads(rest[start:stop])
+def header_of(content: bytes) -> tuple[int, int, dict[str, Any]]:
+    """Return the start, the end and the fields of the JSON header in a fragment file."""
+    start = content.index(b"\n", content.index(b"fastpull run")) + 1
+    stop = content.index(b"\n", start)
+    return start, stop, json.loads(content[start:stop])
 
 
-def with_head(**changed: Any) -> Callable[[BlockFiles], BlockFiles]:
+def with_header(**changed: Any) -> Callable[[BlockFiles], BlockFiles]:
+    """Replace fields of the header."""
+
     def change(files: BlockFiles) -> BlockFiles:
-        start, stop, head = head_of(files.rest)
-        rest = files.rest[:start] + json.dumps({**head, **changed}).encode() + files.rest[stop:]
-        return BlockFiles(files.blocks, rest)
+        start, stop, header = header_of(files.fragments)
+        content = files.fragments[:start] + json.dumps({**header, **changed}).encode() + files.fragments[stop:]
+        return BlockFiles(files.data, content)
 
     return change
 
 
-def with_column(number: int, form: str, value: int) -> Callable[[BlockFiles], BlockFiles]:
-    """Changes the first value of a column."""
+def with_column(number: int, type_code: str, value: int) -> Callable[[BlockFiles], BlockFiles]:
+    """Replace the first value of a column."""
 
     def change(files: BlockFiles) -> BlockFiles:
-        _, stop, head = head_of(files.rest)
-        at = stop + 1 + sum(head["sizes"][:number])
-        rest = bytearray(files.rest)
-        struct.pack_into(f"={form}", rest, at, value)
-        return BlockFiles(files.blocks, bytes(rest))
+        _, stop, header = header_of(files.fragments)
+        at = stop + 1 + sum(header["sizes"][:number])
+        content = bytearray(files.fragments)
+        struct.pack_into(f"={type_code}", content, at, value)
+        return BlockFiles(files.data, bytes(content))
 
     return change
 
@@ -154,26 +158,28 @@ def with_column(number: int, form: str, value: int) -> Callable[[BlockFiles], Bl
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        pytest.param(lambda files: BlockFiles(files.blocks, b""), "0 bytes are too few", id="empty"),
-        pytest.param(lambda files: files._replace(rest=files.rest[:-1]), "no footer", id="cut off"),
-        pytest.param(lambda files: files._replace(blocks=files.blocks[:-1]), "blocks of", id="fewer blocks"),
+        pytest.param(lambda files: BlockFiles(files.data, b""), "only 0 bytes", id="empty"),
+        pytest.param(lambda files: files._replace(fragments=files.fragments[:-1]), "no footer", id="truncated"),
+        pytest.param(lambda files: files._replace(data=files.data[:-1]), "blocks of", id="fewer data blocks"),
         pytest.param(
-            lambda files: files._replace(rest=files.rest.replace(b"run 1", b"run 9")), "another version", id="version"
+            lambda files: files._replace(fragments=files.fragments.replace(b"run 1", b"run 9")),
+            "another version",
+            id="version",
         ),
-        pytest.param(with_head(block_size=8192), "made otherwise", id="block size"),
-        pytest.param(with_head(codecs={"libzstd": "0.1"}), "made otherwise", id="codec"),
-        pytest.param(with_head(byte_order="middle"), "made otherwise", id="byte order"),
-        pytest.param(with_head(sizes=[1, 2]), "other columns", id="columns"),
-        pytest.param(with_head(sizes="abc"), "unsupported operand", id="columns of words"),
+        pytest.param(with_header(block_size=8192), "another format", id="block size"),
+        pytest.param(with_header(codecs={"libzstd": "0.1"}), "another format", id="codec"),
+        pytest.param(with_header(byte_order="middle"), "another format", id="byte order"),
+        pytest.param(with_header(sizes=[1, 2]), "other columns", id="columns"),
+        pytest.param(with_header(sizes="abc"), "unsupported operand", id="columns as text"),
         pytest.param(with_column(0, "I", 7), "blocks of", id="block word"),
-        pytest.param(with_column(2, "Q", 99), "entry 0 has blocks that are not there", id="first block"),
-        pytest.param(with_column(3, "I", 99), "a slot that is not there", id="slot"),
-        pytest.param(with_column(4, "I", 99), "a fragment block that is not there", id="fragment block"),
-        pytest.param(with_column(5, "I", BLOCK), "ends behind its fragment block", id="offset"),
-        pytest.param(with_column(6, "I", 3), "has another length", id="length of a tail"),
+        pytest.param(with_column(2, "Q", 99), "entry 0 has data blocks that do not exist", id="first block"),
+        pytest.param(with_column(3, "I", 99), "a tail ID that does not exist", id="tail ID"),
+        pytest.param(with_column(4, "I", 99), "a fragment block that does not exist", id="fragment block"),
+        pytest.param(with_column(5, "I", BLOCK), "extends past its fragment block", id="offset"),
+        pytest.param(with_column(6, "I", 3), "has another length", id="length of a tail-end"),
     ],
 )
-def test_what_is_no_run_is_refused(
+def test_inconsistent_files_are_refused(
     tmp_path: Path, saved: BlockFiles, change: Callable[[BlockFiles], BlockFiles], reason: str
 ) -> None:
     with begun(f"{tmp_path}/image") as sink, pytest.raises(LayerBlocksDamaged) as caught:
@@ -184,24 +190,24 @@ def test_what_is_no_run_is_refused(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4))
-def test_whatever_is_changed_there_is_no_other_error(
+def test_any_changed_bytes_give_no_other_error(
     tmp_path: Path, saved: BlockFiles, changes: list[tuple[int, int]]
 ) -> None:
-    rest = bytearray(saved.rest)
+    content = bytearray(saved.fragments)
     for at, change in changes:
-        rest[at % len(rest)] ^= change
-    # what is no run is refused; what is one may still be no layer
+        content[at % len(content)] ^= change
+    # consistent files may still hold an invalid layer
     with begun(f"{tmp_path}/image", force=True) as sink, contextlib.suppress(LayerBlocksDamaged, LayerError):
-        merge([load(sink, 0, 0, BlockFiles(saved.blocks, bytes(rest)))])
+        merge([load(sink, 0, 0, BlockFiles(saved.data, bytes(content)))])
 
 
 @given(st.binary(max_size=200), st.integers(1, 70), st.integers(1, 9))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_fingerprint_of_a_file_is_that_of_all_its_bytes(
+def test_a_file_fingerprint_covers_every_byte(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes, part: int, ahead: int
 ) -> None:
-    monkeypatch.setattr(fingerprint_module, "_PART", part)
-    monkeypatch.setattr(fingerprint_module, "_AHEAD", ahead)
+    monkeypatch.setattr(fingerprint_module, "_PART_SIZE", part)
+    monkeypatch.setattr(fingerprint_module, "_MAX_PENDING", ahead)
 
     def fingerprint(content: bytes) -> str:
         (tmp_path / "file").write_bytes(content)
@@ -215,8 +221,8 @@ def test_the_fingerprint_of_a_file_is_that_of_all_its_bytes(
         assert fingerprint(content[:-1] + bytes([content[-1] ^ 1])) != one
 
 
-def test_a_file_that_becomes_shorter_while_it_is_looked_at_is_an_error_of_the_filesystem(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_hashed_raises_os_error(tmp_path: Path) -> None:
     path = tmp_path / "image"
     path.write_bytes(bytes(100))
     with open(path, "rb") as opened, pytest.raises(OSError, match="shorter"):
-        fingerprint_module._part(opened.fileno(), 0, 200)
+        fingerprint_module._hash_part(opened.fileno(), 0, 200)
