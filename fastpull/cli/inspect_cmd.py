@@ -72,11 +72,11 @@ def _show_login(options: argparse.Namespace) -> int:
     found = search.found
     if options.json:
         login = {"origin": found.origin, "username": found.username, "kind": found.kind} if found else None
-        print(json.dumps({"subject": search.subject, "login": login, "places": plain(search.places)}, indent=2))
+        print(json.dumps({"subject": search.subject, "login": login, "places": plain(search.locations)}, indent=2))
         return 0
     who = f"{found.username or '(a token)'}, with the {found.kind} of {found.origin}" if found else "nobody: anonymous"
     print(printable(f"{search.subject}: {who}"))
-    for place in search.places:
+    for place in search.locations:
         print(printable(f"  {place.name}: {place.outcome}"))
     return 0
 

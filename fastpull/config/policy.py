@@ -1,7 +1,6 @@
-"""``policy.json``: which images may come in at all.
+"""``policy.json``: which images may be pulled.
 
-fastpull does what needs no key: it lets in, or it refuses. A policy that demands a signature refuses as well, since
-nothing here verifies one.
+fastpull accepts or rejects images. It does not verify signatures, so a policy that requires one rejects the image.
 
 Spec: containers-policy.json(5).
 """
@@ -34,12 +33,12 @@ _KEYS = {_ACCEPT: (), _REJECT: (), **_SIGNED}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a policy knows an image by.
+    """The identity of an image for a policy.
 
     Attributes:
         transport: ``docker`` for registries, ``oci`` for layouts.
-        name: of the image, for messages.
-        scopes: that speak for it, the most specific first.
+        name: the name of the image, for messages.
+        scopes: the scopes that match the image, most specific first.
     """
 
     transport: str
@@ -48,9 +47,9 @@ class Identity:
 
     @classmethod
     def of_reference(cls, reference: Reference) -> Self:
-        """Of an image in a registry: itself, its repository and what is above it, its host's domains."""
+        """Return the identity of an image in a registry: its scopes are names, namespaces and domains."""
         version = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
-        scopes = [reference.name + version, *_and_above(reference.name)]
+        scopes = [reference.name + version, *_with_parents(reference.name)]
         domain = reference.registry.partition(":")[0]
         while "." in domain:
             domain = domain.partition(".")[2]
@@ -59,11 +58,11 @@ class Identity:
 
     @classmethod
     def of_path(cls, transport: str, name: str, path: str) -> Self:
-        """Of an image in a file or directory: its path, without links, and the directories above it.
+        """Return the identity of an image in a file or directory: its scopes are its real path and all parents.
 
-        As for skopeo, a tag has no scope: the same image may be had without it.
+        A tag is not a scope, as for skopeo, because the image is accessible without it.
         """
-        return cls(transport, name, tuple(filter(None, _and_above(os.path.realpath(path)))))
+        return cls(transport, name, tuple(filter(None, _with_parents(os.path.realpath(path)))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +76,12 @@ _Requirements = tuple[_Requirement, ...]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a file says; without a file everything may come in.
+    """The contents of a policy file; without a file, all images are accepted.
 
     Attributes:
-        default: what is required where nothing else is said.
-        transports: by name, what is required for their scopes.
-        path: of the file.
+        default: the requirements for images without a matching scope.
+        transports: the requirements by transport and scope.
+        path: the path of the file.
     """
 
     default: _Requirements = (_Requirement(_ACCEPT),)
@@ -91,15 +90,15 @@ class Policy:
 
     @classmethod
     def parse(cls, body: bytes, path: str) -> Policy:
-        """Reads the file.
+        """Parse the file.
 
         Raises:
-            InvalidSetting: it breaks the specification, which allows nothing that it does not know: a word that is
-                misspelt must not let everything in.
+            InvalidSetting: the file violates the specification. Unknown names are errors, because a misspelt one must
+                not accept all images.
         """
         try:
             document = JsonDocument.parse(body, path)
-            _only(document, "default", "transports")
+            _reject_unknown(document, "default", "transports")
             default = _requirements(document, "default")
             transports: dict[str, dict[str, _Requirements]] = {}
             of_all = document.child("transports")
@@ -112,15 +111,15 @@ class Policy:
         return cls(default, transports, path)
 
     def check(self, identity: Identity) -> None:
-        """Lets an image in.
+        """Check that an image is accepted.
 
         Raises:
-            Forbidden: or not.
+            Forbidden: the image is rejected.
         """
         scope, requirements = self._find(identity)
         for requirement in requirements:
             if requirement.kind == _REJECT:
-                raise Forbidden(identity.name, f"{self.path}, {scope}: reject,", "Ask whoever looks after that file")
+                raise Forbidden(identity.name, f"{self.path}, {scope}: reject,", "Ask the administrator of that file")
             if requirement.kind in _SIGNED:
                 key = f" by {requirement.key}" if requirement.key else ""
                 rule = f"{self.path}, {scope}: {requirement.kind}{key}, which fastpull does not verify,"
@@ -135,10 +134,10 @@ class Policy:
 
 
 def load_policy(path: str | None = None, environment: Mapping[str, str] = os.environ) -> Policy:
-    """Reads the file that is given, or the user's, or else the system's; without any, everything may come in.
+    """Read the given file, the user's, or the system's; without any, all images are accepted.
 
     Raises:
-        InvalidSetting: it cannot be read or understood.
+        InvalidSetting: the file is unreadable or invalid.
     """
     found = path or paths.find_file("policy.json", environment)
     return Policy.parse(paths.read_file(found), found) if found else Policy()
@@ -146,21 +145,21 @@ def load_policy(path: str | None = None, environment: Mapping[str, str] = os.env
 
 def _how_to_verify(identity: Identity, requirement: _Requirement) -> str:
     if identity.transport != "docker":
-        return "Verify it with skopeo copy, which keeps to the same policy, or name another with --policy"
+        return "Verify it with skopeo copy, which applies the same policy, or use another policy with --policy"
     verify = f"skopeo copy docker://{identity.name} oci:DIR:TAG"
     also = ""
     if requirement.kind == "sigstoreSigned":
         key = f" --key {requirement.key}" if requirement.key else ""
         also = f" (or verify it with cosign verify{key} {identity.name})"
-    return f"{verify} verifies it{also}, then pull oci:DIR:TAG; --policy FILE names another policy"
+    return f"{verify} verifies it{also}, then pull oci:DIR:TAG; --policy FILE uses another policy"
 
 
-def _and_above(name: str) -> list[str]:
+def _with_parents(name: str) -> list[str]:
     parts = name.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _only(document: JsonDocument, *names: str) -> None:
+def _reject_unknown(document: JsonDocument, *names: str) -> None:
     for name in document.names:
         if name not in names:
             document.fail(f"an unknown name {name!r}")
@@ -177,6 +176,6 @@ def _requirement(document: JsonDocument) -> _Requirement:
     kind = document.text("type")
     if kind not in _KEYS:
         document.fail(f"an unknown requirement {kind!r}")
-    _only(document, "type", *_KEYS[kind])
+    _reject_unknown(document, "type", *_KEYS[kind])
     keys = document.texts("keyPaths") or tuple(filter(None, [document.text_or("keyPath", "")]))
     return _Requirement(kind, " or ".join(keys))

@@ -207,7 +207,7 @@ async def test_the_first_place_with_an_entry_counts(home: Path, first: int) -> N
     found = await search("q.io", access=Access(netrc=True))
     assert found.found is not None
     assert found.found.username == ORDER[first][1]
-    assert [place.outcome for place in found.places[:-1]] == ["not there"] * first
+    assert [location.outcome for location in found.locations[:-1]] == ["does not exist"] * first
 
 
 @pytest.mark.case("credentials", "--authfile and REGISTRY_AUTH_FILE")
@@ -228,7 +228,7 @@ async def test_settings_go_before_files_and_one_named_file_replaces_all(
 
 @pytest.mark.parametrize("name", ["no/such/file", "."])
 async def test_a_named_file_has_to_be_there(home: Path, name: str) -> None:
-    with pytest.raises(InvalidSetting, match="cannot read the file of logins"):
+    with pytest.raises(InvalidSetting, match="cannot read the auth file"):
         await search("q.io", access=Access(authfile=str(home / name)))
 
 
@@ -339,9 +339,9 @@ async def test_a_helper_may_give_an_identity_token(home: Path) -> None:
         ("exit 3", "failed with status 3"),
         ("echo 'the vault is sealed'; exit 1", "failed with status 1: the vault is sealed"),
         ("""echo '{"Secret": "hunter2"}'; exit 1""", "failed with status 1"),
-        ("echo hunter2", "no answer"),
-        ("""echo '["hunter2"]'""", "no answer"),
-        ("""echo '{"Username": 5, "Secret": "hunter2"}'""", "no answer"),
+        ("echo hunter2", "is not valid"),
+        ("""echo '["hunter2"]'""", "is not valid"),
+        ("""echo '{"Username": 5, "Secret": "hunter2"}'""", "is not valid"),
         ("kill -9 $$", "failed with status -9"),
         ("cat /dev/zero", "wrote more than"),
         ("""printf '{"Username": "u", "Secret": "hunter2\\\\nX: y"}'""", "control characters"),

@@ -1,1 +1,1 @@
-"""Authentication: challenges, tokens, and the places of credentials."""
+"""Authentication: credentials and their sources, challenges, tokens."""

@@ -1,4 +1,4 @@
-"""``auth.json`` of podman and skopeo, and ``config.json`` of Docker: one format, read only.
+"""Auth files: ``auth.json`` of podman and skopeo, and ``config.json`` of Docker. One format, read only.
 
 Spec: containers-auth.json(5); Docker's CLI reference, "Credential stores" and "Credential helpers".
 """
@@ -20,14 +20,18 @@ _LEGACY_PATHS = ("", "v1", "v2")
 
 
 class AuthFile:
-    """A file of logins, parsed; an entry is only looked into when it is asked for.
+    """A parsed auth file. Single entries are validated only when they are used.
 
     Args:
-        body: of the file.
-        path: for messages.
+        body: the contents of the file.
+        path: the path of the file, for messages.
+
+    Attributes:
+        path: as given.
+        store: the name of the credential store (``credsStore``); empty if there is none.
 
     Raises:
-        InvalidSetting: it is no JSON object, with the line at fault.
+        InvalidSetting: not a JSON object; with the line.
     """
 
     def __init__(self, body: bytes, path: str) -> None:
@@ -40,37 +44,37 @@ class AuthFile:
             self._helpers = document.mapping("credHelpers")
             self.store = document.text_or("credsStore", "")
         except MalformedDocument as error:
-            raise InvalidSetting(path, f"not a file of logins ({error.reason})") from None
+            raise InvalidSetting(path, f"not a valid auth file ({error.reason})") from None
 
     def helper(self, registry: str) -> str | None:
-        """The helper program that is for one registry, by the last part of its name."""
+        """Return the name of the credential helper for a registry, or None."""
         for key in (registry, *(_DOCKER_HUB_KEYS if registry == DOCKER_HUB else ())):
             if key in self._helpers:
                 return self._helpers[key]
         return None
 
     def lists(self, registry: str) -> bool:
-        """Whether somebody has logged in to a registry: Docker leaves an empty entry where a store has the secret."""
+        """Whether the file has an entry for a registry. Docker writes an empty entry if a store has the secret."""
         return any(_hostname(key) == registry for key in self._keys)
 
     def entry(self, registry: str, repository: str = "") -> Credentials | None:
-        """The login of the longest key that fits a repository.
+        """Return the credentials of the longest key that matches a repository.
 
         Args:
-            registry: as in a reference; Docker Hub is ``docker.io``.
-            repository: within it; without one, only keys of the whole registry fit.
+            registry: the registry's name in references; Docker Hub is ``docker.io``.
+            repository: the repository; without one, only keys for the whole registry match.
 
         Raises:
-            InvalidSetting: the entry that fits cannot be understood, with its line.
+            InvalidSetting: the matching entry is invalid; with its line.
         """
-        for key in self._fitting(registry, repository):
+        for key in self._matching(registry, repository):
             found = self._credentials(key)
             if found is not None:
                 return found
         return None
 
-    def _fitting(self, registry: str, repository: str) -> list[str]:
-        """Keys from the most to the least specific: ``HOST/NAMESPACE/NAME`` first, ``https://HOST/v1/`` last."""
+    def _matching(self, registry: str, repository: str) -> list[str]:
+        """Return the keys from the most to the least specific: ``HOST/NAMESPACE/NAME`` to ``https://HOST/v1/``."""
         parts = repository.split("/") if repository else []
         names = ["/".join([registry, *parts[:count]]) for count in range(len(parts), -1, -1)]
         exact = [name for name in names if name in self._keys]
@@ -93,26 +97,26 @@ class AuthFile:
             token = entry.text_or("registrytoken", "")
             username, password = entry.text_or("username", ""), entry.text_or("password", "")
         except MalformedDocument as error:
-            raise InvalidSetting(origin, f"not a login ({error.reason})") from None
+            raise InvalidSetting(origin, f"not a valid entry ({error.reason})") from None
         if encoded:
             try:
                 pair = base64.b64decode(encoded, validate=True).decode()
             except (binascii.Error, UnicodeDecodeError):
-                fail("'auth' is not the base64 of a name and a password")
+                fail("'auth' is not the base64 of NAME:PASSWORD")
             username, colon, password = pair.partition(":")
             if not colon:
-                fail("'auth' holds no colon between name and password")
+                fail("'auth' has no colon between name and password")
             password = password.rstrip("\0")
         if not (password or identity or token):
             return None
         for text in (identity, token):
             if not (text.isascii() and text.isprintable()):
-                fail("a token that is no printable ASCII")
+                fail("the token is not printable ASCII")
         return Credentials(username, Secret(password), origin, Secret(identity), Secret(token))
 
 
 def _hostname(key: str) -> str:
-    """The registry that a key of the whole registry is for; empty for one of a namespace."""
+    """Return the registry of a key for a whole registry; empty for the key of a namespace."""
     rest = key.partition("://")[2] or key
     host, _, path = rest.partition("/")
     if path.strip("/") not in _LEGACY_PATHS:

@@ -1,4 +1,4 @@
-"""Authorization: which header goes with which request, and how it is come by.
+"""The authorization of requests: which header each request gets, and how it is obtained.
 
 Spec: distribution-spec, Authentication; the token protocol is distribution's (docs/spec/auth/token.md); RFC 9110, 11.
 """
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 _FOREVER = float("inf")
 
 
-class _Account:
-    """What is known of one scope: who asks, what was granted, and how it was asked for."""
+class _ScopeState:
+    """The state of one scope: the identity, the token, and the challenges that led to it."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.grant: Token | None = None
+        self.token: Token | None = None
         self.challenges: list[Challenge] = []
-        self.identity = "asked without credentials"
+        self.identity = "without credentials"
         self.failure: tuple[float, FastpullError] | None = None
 
-    def valid(self) -> Token | None:
-        return self.grant if self.grant and time.monotonic() < self.grant.expires else None
+    def valid_token(self) -> Token | None:
+        return self.token if self.token and time.monotonic() < self.token.expires else None
 
 
 class Authorizer:
     """The authorization of one client to one registry.
 
-    A token is for one registry, one scope and one user, and never used for another. However many requests find their
-    token expired at once, one is fetched; if that fails, it fails for all of them.
+    A token belongs to one registry, one scope and one user, and is never used for another. Concurrent requests with an
+    expired token cause one renewal; its failure applies to all of them.
 
     Args:
-        transport: to reach the token server with.
-        registry: as in references.
-        host: that it is reached at; what it sends this client to is judged by it.
-        keyring: None for an anonymous client.
-        on_warning: told when credentials are refused, and the client goes on without.
+        transport: the connections to the token server.
+        registry: the registry's name in references.
+        host: the registry's host, whose address limits the addresses of token servers.
+        keyring: the credentials; None for an anonymous client.
+        on_warning: called when credentials are refused and the client continues anonymously.
     """
 
     def __init__(
@@ -68,64 +68,64 @@ class Authorizer:
         self._host = host
         self._keyring = keyring
         self._on_warning = on_warning
-        self._accounts: dict[str, _Account] = {}
+        self._scopes: dict[str, _ScopeState] = {}
         self._warned: set[str] = set()
 
     def identity(self, scope: str) -> str:
-        """Who is asking for a scope, for messages."""
-        return self._account(scope).identity
+        """Return the credentials in use for a scope, for messages."""
+        return self._state(scope).identity
 
     async def header(self, scope: str, registry_url: URL) -> str | None:
-        """The ``Authorization`` that a request of this scope needs, as far as is known; None before a challenge.
+        """Return the ``Authorization`` header for a request of this scope; None before the first challenge.
 
-        A token that is about to expire is renewed first. Raises what `handle_challenges` raises.
+        A token that is about to expire is renewed first. Raises the errors of `handle_challenges`.
         """
-        account = self._account(scope)
-        grant = account.valid()
-        if grant is None and account.grant is not None:
-            await self.handle_challenges(account.challenges, scope, None, registry_url)  # nobody has refused it yet
-            grant = account.valid()
-        return grant.header.reveal() if grant else None
+        state = self._state(scope)
+        token = state.valid_token()
+        if token is None and state.token is not None:
+            await self.handle_challenges(state.challenges, scope, None, registry_url)
+            token = state.valid_token()
+        return token.header.reveal() if token else None
 
     async def handle_challenges(
         self, challenges: list[Challenge], scope: str, refused: str | None, registry_url: URL
     ) -> None:
-        """Answers a 401, so that `header` has something better than what was refused.
+        """Obtain a better ``Authorization`` after a 401.
 
         Args:
-            challenges: of the answer.
-            scope: of the request: ``repository:NAME:pull``.
-            refused: the ``Authorization`` that was sent, or None.
-            registry_url: that answered; a token server has to be as secure as it is.
+            challenges: the challenges of the response.
+            scope: the scope of the request: ``repository:NAME:pull``.
+            refused: the ``Authorization`` of the request, or None.
+            registry_url: the registry's URL; the token server must be as secure.
 
         Raises:
-            AccessDenied: there is nothing better.
+            AccessDenied: there are no better credentials.
             InvalidSetting: the credentials cannot be read.
-            UnexpectedAnswer, MalformedDocument, TransportError: the token server does not do its part.
+            UnexpectedAnswer, MalformedDocument, TransportError: the token server failed.
         """
-        account, asked = self._account(scope), time.monotonic()
-        async with account.lock:
-            known = account.valid()
+        state, requested = self._state(scope), time.monotonic()
+        async with state.lock:
+            known = state.valid_token()
             if known is not None and known.header.reveal() != refused:
-                return  # somebody else has just fetched it
-            if account.failure is not None and account.failure[0] >= asked:
-                raise copy.copy(account.failure[1])
-            account.challenges = challenges
+                return  # a concurrent request has renewed it
+            if state.failure is not None and state.failure[0] >= requested:
+                raise copy.copy(state.failure[1])
+            state.challenges = challenges
             try:
-                account.grant = await self._grant(account, scope, refused, registry_url)
+                state.token = await self._obtain(state, scope, refused, registry_url)
             except FastpullError as error:
-                account.grant = None
-                account.failure = (time.monotonic(), error)
+                state.token = None
+                state.failure = (time.monotonic(), error)
                 raise
 
-    async def _grant(self, account: _Account, scope: str, refused: str | None, registry_url: URL) -> Token:
-        by_scheme = {challenge.scheme: challenge for challenge in reversed(account.challenges)}
+    async def _obtain(self, state: _ScopeState, scope: str, refused: str | None, registry_url: URL) -> Token:
+        by_scheme = {challenge.scheme: challenge for challenge in reversed(state.challenges)}
         bearer, basic = by_scheme.get("bearer"), by_scheme.get("basic")
         realm = realm_of(bearer, registry_url) if bearer else None
         credentials = await self._credentials(scope, realm)
-        account.identity = f"as {credentials}" if credentials else "asked without credentials"
+        state.identity = f"as {credentials}" if credentials else "without credentials"
         if bearer is not None and realm is not None:
-            found = await self._bearer(account, bearer, realm, scope, credentials)
+            found = await self._bearer(state, bearer, realm, scope, credentials)
         elif basic is not None and credentials is not None:
             found = await self._basic(scope, credentials, refused)
         else:
@@ -135,7 +135,7 @@ class Authorizer:
         return found
 
     async def _bearer(
-        self, account: _Account, bearer: Challenge, realm: URL, scope: str, credentials: Credentials | None
+        self, state: _ScopeState, bearer: Challenge, realm: URL, scope: str, credentials: Credentials | None
     ) -> Token | None:
         if credentials is not None and credentials.registry_token:
             return Token(Secret(f"Bearer {credentials.registry_token.reveal()}"), _FOREVER)
@@ -149,11 +149,11 @@ class Authorizer:
         token = await server.fetch(scopes, None)
         if token is None:
             return None
-        account.identity = f"asked without credentials, after it refused those {account.identity}"
+        state.identity = f"without credentials, after those {state.identity} were refused"
         if credentials.origin not in self._warned:
             self._warned.add(credentials.origin)
             self._on_warning(
-                f"{host_of(realm)} refused the credentials of {credentials} for {self._registry}; going on without. "
+                f"{host_of(realm)} refused the credentials of {credentials} for {self._registry}; continuing without. "
                 f"Log in again, or remove them"
             )
         return token
@@ -173,14 +173,14 @@ class Authorizer:
         return found
 
     async def _renewed(self, scope: str, stale: Credentials | None) -> Credentials | None:
-        """Fresh credentials of a program that made the stale ones; None if there are no others."""
+        """Return fresh credentials from the program that issued the stale ones; None if there are none."""
         if self._keyring is None or stale is None or not stale.is_renewable:
             return None
         fresh = await self._keyring.find(self._registry, _repository(scope), renew=True)
         return fresh if fresh != stale else None
 
-    def _account(self, scope: str) -> _Account:
-        return self._accounts.setdefault(scope, _Account())
+    def _state(self, scope: str) -> _ScopeState:
+        return self._scopes.setdefault(scope, _ScopeState())
 
     def _denied(self, scope: str) -> AccessDenied:
         return AccessDenied(_repository(scope), self._registry, self.identity(scope))

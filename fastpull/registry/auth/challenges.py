@@ -1,4 +1,4 @@
-"""How a host says what authorization it wants.
+"""Challenges: the authorization schemes that a host offers.
 
 Spec: RFC 9110, 11.6.1; RFC 6750, 3.1 for the errors of bearer tokens.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110's token
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # a token of RFC 9110
 _SCHEME = re.compile(rf"\s*,*\s*({_WORD})(?:\s+|$|(?=,))")
 _PARAMETER = re.compile(rf"\s*,*\s*({_WORD})\s*=\s*(?:({_WORD})|\"((?:[^\"\\]|\\.)*)\")")
 _TOKEN68 = re.compile(r"\s*[0-9A-Za-z._~+/-]+=*\s*(?=,|$)")
@@ -16,11 +16,11 @@ _TOKEN68 = re.compile(r"\s*[0-9A-Za-z._~+/-]+=*\s*(?=,|$)")
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """One way that a host offers to be authorized.
+    """One authorization scheme that a host offers.
 
     Attributes:
-        scheme: in lower case, such as ``bearer``.
-        parameters: their names in lower case.
+        scheme: the name of the scheme in lower case, such as ``bearer``.
+        parameters: the parameters; their names are in lower case.
     """
 
     scheme: str
@@ -28,12 +28,12 @@ class Challenge:
 
     @property
     def is_scope_error(self) -> bool:
-        """Whether a token was good, and not for enough."""
+        """Whether the token was valid but its scope insufficient."""
         return self.scheme == "bearer" and self.parameters.get("error") == "insufficient_scope"
 
 
 def parse_challenges(header: str) -> list[Challenge]:
-    """Reads ``WWW-Authenticate``, which may hold several challenges; several headers are joined with commas."""
+    """Parse ``WWW-Authenticate``, which may hold several challenges. Several headers are joined with commas."""
     found: list[Challenge] = []
     at = 0
     while match := _SCHEME.match(header, at):

@@ -1,4 +1,4 @@
-"""Credential helpers: programs called ``docker-credential-NAME`` that keep the secrets of others.
+"""Credential helpers: programs called ``docker-credential-NAME`` that store secrets.
 
 Spec: the protocol of docker-credential-helpers (github.com/docker/docker-credential-helpers, README).
 """
@@ -19,42 +19,42 @@ from fastpull.oci.json import JsonDocument
 from fastpull.registry.auth.credentials import Credentials
 
 HELPER_SECONDS = 30.0
-"""How long a helper may take; some ask a cloud's servers."""
+"""The longest time for a helper; some query the servers of a cloud."""
 
 _MAX_OUTPUT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NOT_FOUND = ("credentials not found", "no credentials for", "could not be found")
-_OURS = ("FASTPULL_PASSWORD", "FASTPULL_USERNAME")
+_OWN_VARIABLES = ("FASTPULL_PASSWORD", "FASTPULL_USERNAME")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What a program left.
+class ProgramResult:
+    """The result of a program.
 
     Attributes:
-        status: it exited with; negative for a signal.
-        text: its standard output.
+        status: the exit status; negative for a signal.
+        text: the standard output.
     """
 
     status: int
     text: str
 
 
-async def output_of(command: tuple[str, ...], given: bytes, origin: str) -> Output:
-    """Runs a program that tells secrets: its output is kept, its complaints go nowhere.
+async def run_program(command: tuple[str, ...], given: bytes, origin: str) -> ProgramResult:
+    """Run a program that prints secrets: its standard output is captured, its standard error discarded.
 
-    It gets a session of its own, so that all of it can be ended if it hangs or if the caller is cancelled.
+    The program gets its own session, so that all its processes are killed after a timeout or a cancellation.
 
     Args:
-        command: program and arguments.
-        given: to its standard input.
-        origin: which file asks for it, for messages.
+        command: the program and its arguments.
+        given: the standard input.
+        origin: the file that requires the program, for messages.
 
     Raises:
-        InvalidSetting: it is not there, cannot be run, takes too long, or talks too much.
+        InvalidSetting: the program is missing, cannot be run, takes too long, or prints too much.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _OURS}
-    # asyncio's own pipe would be waited for as long as anybody holds its other end, also who escaped the session
+    environment = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+    # asyncio waits for its own pipes until every process has closed them, even one that left the session
     ours, theirs = socket.socketpair()
     with ours:
         ours.setblocking(False)
@@ -62,7 +62,7 @@ async def output_of(command: tuple[str, ...], given: bytes, origin: str) -> Outp
             process = await _start(command, theirs, environment, origin)
         try:
             async with asyncio.timeout(HELPER_SECONDS):
-                text = await _talk(process, ours, given)
+                text = await _communicate(process, ours, given)
                 if len(text) <= _MAX_OUTPUT:
                     await process.wait()
         except TimeoutError:
@@ -74,7 +74,7 @@ async def output_of(command: tuple[str, ...], given: bytes, origin: str) -> Outp
             status = await process.wait()
     if len(text) > _MAX_OUTPUT:
         raise InvalidSetting(origin, f"{command[0]!r} wrote more than {_MAX_OUTPUT} bytes")
-    return Output(status, text.decode("utf-8", "replace"))
+    return ProgramResult(status, text.decode("utf-8", "replace"))
 
 
 async def _start(
@@ -90,15 +90,15 @@ async def _start(
             start_new_session=True,
         )
     except FileNotFoundError:
-        reason = f"the program {command[0]!r} is not in PATH; install it, or log in without"
+        reason = f"the program {command[0]!r} is not in PATH; install it, or log in without it"
         raise HelperMissing(origin, reason) from None
     except OSError as error:
-        raise InvalidSetting(origin, f"the program {command[0]!r} cannot be run ({error.strerror})") from error
+        raise InvalidSetting(origin, f"cannot run the program {command[0]!r} ({error.strerror})") from error
 
 
-async def _talk(process: asyncio.subprocess.Process, output: socket.socket, given: bytes) -> bytes:
+async def _communicate(process: asyncio.subprocess.Process, output: socket.socket, given: bytes) -> bytes:
     assert process.stdin is not None
-    with contextlib.suppress(OSError):  # it may have ended without reading
+    with contextlib.suppress(OSError):  # the program may exit without reading its input
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()
@@ -109,40 +109,41 @@ async def _talk(process: asyncio.subprocess.Process, output: socket.socket, give
 
 
 class HelperMissing(InvalidSetting):
-    """A file of logins names a helper program that this machine does not have."""
+    """An auth file names a helper program that is not installed."""
 
 
 async def ask_helper(name: str, server: str, origin: str) -> Credentials | None:
-    """Asks a helper for the credentials of one server.
+    """Get the credentials of one server from a helper.
 
     Args:
-        name: of the helper, the part after ``docker-credential-``.
-        server: as the file of logins calls it.
-        origin: which file names it, for messages.
+        name: the helper's name, the part after ``docker-credential-``.
+        server: the server's name in the auth file.
+        origin: the file that names the helper, for messages.
 
     Returns:
-        None if the helper says that it has none.
+        The credentials; None if the helper has none.
 
     Raises:
-        InvalidSetting: it failed, or talks nonsense; HelperMissing if it is not there.
+        HelperMissing: the helper is not installed.
+        InvalidSetting: the helper failed, or its output is invalid.
     """
     if _NAME.fullmatch(name) is None:
-        raise InvalidSetting(origin, f"{name[:100]!r} cannot be a credential helper")
+        raise InvalidSetting(origin, f"{name[:100]!r} is not the name of a credential helper")
     program = f"docker-credential-{name}"
     origin = f"{origin}, by {program}"
-    output = await output_of((program, "get"), f"{server}\n".encode(), origin)
+    output = await run_program((program, "get"), f"{server}\n".encode(), origin)
     if output.status != 0:
-        said = next(iter(output.text.splitlines()), "")
-        if any(words in said.lower() for words in _NOT_FOUND):
+        first_line = next(iter(output.text.splitlines()), "")
+        if any(words in first_line.lower() for words in _NOT_FOUND):
             return None
-        # an error is told on standard output; whatever looks like an answer may hold a secret
-        complaint = f": {said[:200]}" if said.isprintable() and not set(said) & set('{}"') else ""
-        raise InvalidSetting(origin, f"{program} failed with status {output.status}{complaint}")
+        # helpers print errors to standard output; a line that looks like JSON may hold a secret
+        detail = f": {first_line[:200]}" if first_line.isprintable() and not set(first_line) & set('{}"') else ""
+        raise InvalidSetting(origin, f"{program} failed with status {output.status}{detail}")
     try:
-        answer = JsonDocument.parse(output.text.encode(), program)
-        username, secret = answer.text_or("Username", ""), answer.text_or("Secret", "")
+        document = JsonDocument.parse(output.text.encode(), program)
+        username, secret = document.text_or("Username", ""), document.text_or("Secret", "")
     except MalformedDocument:
-        raise InvalidSetting(origin, f"{program} gave something that is no answer; run it by hand") from None
+        raise InvalidSetting(origin, f"the output of {program} is not valid; run it by hand") from None
     if not secret:
         return None
     if username == "<token>":

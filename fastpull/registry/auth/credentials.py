@@ -1,4 +1,4 @@
-"""Credentials: what a registry is shown to know who asks, and where it was found."""
+"""Credentials: what a client presents to a registry, and where it was found."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from fastpull.config.secret import Secret
 from fastpull.errors import InvalidSetting
 
-NOBODY = Secret()
+NO_SECRET = Secret()
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What to show one registry, or the token server that it names.
+    """The credentials for one registry, or for its token server.
 
     Attributes:
-        username: goes with the password; empty with a registry token.
-        password: for Basic access, or for a token server.
-        origin: where they were found, for messages; never the secret itself.
-        identity_token: an OAuth2 refresh token, in place of the password.
-        registry_token: a token that is sent as it is, in place of all else.
-        is_renewable: a program made them: asked again, it may give fresh ones.
+        username: the user of the password; empty with a registry token.
+        password: the password for Basic authorization or a token server.
+        origin: where the credentials were found, for messages; never contains the secret.
+        identity_token: an OAuth2 refresh token, used in place of the password.
+        registry_token: a bearer token, used as it is in place of everything else.
+        is_renewable: whether a program issued the credentials and may issue fresh ones.
     """
 
     username: str
-    password: Secret = NOBODY
+    password: Secret = NO_SECRET
     origin: str = ""
-    identity_token: Secret = NOBODY
-    registry_token: Secret = NOBODY
+    identity_token: Secret = NO_SECRET
+    registry_token: Secret = NO_SECRET
     is_renewable: bool = False
 
     def __post_init__(self) -> None:
         if any(ord(character) < 32 or ord(character) == 127 for character in self.username + self.password.reveal()):
-            raise InvalidSetting(self.origin, "a user name or password with control characters")
+            raise InvalidSetting(self.origin, "the user name or password has control characters")
         if ":" in self.username:
-            raise InvalidSetting(self.origin, "a user name with a colon, which no registry could tell from a password")
+            raise InvalidSetting(self.origin, "the user name has a colon, which separates it from the password")
 
     @property
     def basic(self) -> str:
@@ -45,11 +45,11 @@ class Credentials:
 
     @property
     def kind(self) -> str:
-        """What the secret is, in words."""
+        """The kind of the secret, in words."""
         if self.registry_token:
             return "registry token"
         return "identity token" if self.identity_token else "password"
 
     def __str__(self) -> str:
-        who = f"{self.username!r}" if self.username else "the bearer of a token"
-        return f"{who} of {self.origin}"
+        user = f"{self.username!r}" if self.username else "the bearer of a token"
+        return f"{user} of {self.origin}"

@@ -1,4 +1,4 @@
-"""Netrc files: enroot's ``.credentials``, and ``~/.netrc`` for who wants it.
+"""Netrc files: enroot's ``.credentials``, and ``~/.netrc`` with ``--netrc``.
 
 Spec: the GNU inetutils manual, "The .netrc file"; enroot's doc/cmd/import.md for ``$`` in passwords.
 """
@@ -18,13 +18,13 @@ _VALUES = {"login": "login", "user": "login", "account": "account", "password": 
 
 @dataclass(frozen=True, slots=True)
 class NetrcEntry:
-    """One entry.
+    """The entry of one machine.
 
     Attributes:
-        name: of the host; empty for ``default``.
-        login: empty where there is none.
-        password: as it stands there; empty where there is none.
-        line: of the entry, counted from 1.
+        name: the name of the host; empty for ``default``.
+        login: the user name; empty if there is none.
+        password: the password as written in the file; empty if there is none.
+        line: the line of the entry, counted from 1.
     """
 
     name: str
@@ -34,20 +34,20 @@ class NetrcEntry:
 
     @property
     def is_expression(self) -> bool:
-        """Whether enroot would let a shell expand the password."""
+        """Whether enroot expands the password with a shell."""
         return self.password.reveal().startswith("$")
 
 
 def parse_netrc(text: str, path: str, *, expressions: bool = False) -> list[NetrcEntry]:
-    """Reads all machines of a file, in its order.
+    """Parse all entries of a file, in order.
 
     Args:
-        text: of the file.
-        path: for messages.
-        expressions: a password that begins with ``$`` goes on to the end of its line, as enroot has it.
+        text: the contents of the file.
+        path: the path of the file, for messages.
+        expressions: whether a password that begins with ``$`` extends to the end of its line, as for enroot.
 
     Raises:
-        InvalidSetting: a word that has no meaning where it stands, with its line.
+        InvalidSetting: an unexpected word; with its line.
     """
     machines: list[dict[str, str]] = []
     words = _Words(text)
@@ -65,8 +65,8 @@ def parse_netrc(text: str, path: str, *, expressions: bool = False) -> list[Netr
                 raise InvalidSetting(where, f"{word!r} before any machine")
             else:
                 machines[-1][_VALUES[word]] = value
-        else:  # not shown: it may be a part of a password
-            raise InvalidSetting(where, "a word that is neither machine, login nor password")
+        else:  # the word is not shown: it may be part of a password
+            raise InvalidSetting(where, "a word other than machine, login and password")
     return [
         NetrcEntry(one["name"], one.get("login", ""), Secret(one.get("password", "")), int(one["line"]))
         for one in machines
@@ -74,7 +74,7 @@ def parse_netrc(text: str, path: str, *, expressions: bool = False) -> list[Netr
 
 
 class _Words:
-    """The words of a file, without comments and macros."""
+    """Iterates over the words of a file, without comments and macros."""
 
     def __init__(self, text: str) -> None:
         self.line = 0
@@ -87,7 +87,7 @@ class _Words:
     def __next__(self) -> str:
         word = self._next()
         while word is None or word.startswith("#") or word == "macdef":
-            if word == "macdef":  # ends at an empty line
+            if word == "macdef":  # a macro ends at an empty line
                 while self._rest.strip():
                     self._advance()
             else:
@@ -96,7 +96,7 @@ class _Words:
         return word
 
     def value(self, *, may_be_expression: bool) -> str | None:
-        """The word after another, also on a later line, or an expression to its line's end; None at the file's end."""
+        """Return the next word, also from a later line, or an expression up to its line's end; None at the end."""
         try:
             while not self._rest.strip():
                 self._advance()
@@ -120,5 +120,5 @@ class _Words:
 
 
 def find_machine(machines: list[NetrcEntry], *names: str) -> NetrcEntry | None:
-    """The first entry with a password for one of these names; ``default`` is for nobody: it would go anywhere."""
+    """Return the first entry with a password for one of the names. ``default`` never matches: it names no host."""
     return next((one for name in names for one in machines if one.name == name.lower() and one.password), None)

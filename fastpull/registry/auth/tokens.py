@@ -1,4 +1,4 @@
-"""Token servers: what a bearer token is asked with, and what comes back.
+"""Token servers: requests for bearer tokens and their responses.
 
 Spec: distribution's docs/spec/auth/token.md (GET) and docs/spec/auth/oauth.md (POST).
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 CLIENT_ID = "fastpull"
 _MAX_BODY = 1 << 20
 _MIN_LIFETIME_SECONDS = 60.0
-_EARLY = 0.9
-_NO_SUCH_WAY = frozenset({404, 405})  # how a server says that it knows the other method only
+_RENEWAL_SHARE = 0.9  # of the lifetime: then the token is renewed
+_UNSUPPORTED = frozenset({404, 405})  # the server supports only the other method
 _REFUSED = frozenset({400, 401, 403})
 
 
@@ -38,7 +38,7 @@ class Token:
 
     Attributes:
         header: the value of ``Authorization``.
-        expires: when a new one should be fetched, by ``time.monotonic()``; somewhat before the server's own time.
+        expires: when to renew the token, by ``time.monotonic()``; somewhat before its expiry at the server.
     """
 
     header: Secret
@@ -46,20 +46,20 @@ class Token:
 
 
 def scopes_of(scope: str, challenge: Challenge) -> list[str]:
-    """What to ask for: what the request needs, and what the host said besides."""
-    said = challenge.parameters.get("scope", "").split()
-    return [scope, *(one for one in said if one != scope)]
+    """Return the scopes to request: that of the request, and those of the challenge."""
+    offered = challenge.parameters.get("scope", "").split()
+    return [scope, *(one for one in offered if one != scope)]
 
 
 def realm_of(challenge: Challenge, registry_url: URL) -> URL:
-    """The URL of the token server that a registry names.
+    """Return the URL of the token server that a challenge names.
 
     Raises:
-        UnexpectedAnswer: it is no URL, or less secure than the registry.
+        UnexpectedAnswer: not a URL, or less secure than the registry.
     """
     realm = parse_untrusted_url(challenge.parameters.get("realm", ""))
     if realm is None:
-        raise UnexpectedAnswer(redacted(registry_url), "a challenge whose realm is no URL", 401)
+        raise UnexpectedAnswer(redacted(registry_url), "a challenge without a valid URL as its realm", 401)
     if realm.scheme == "http" and registry_url.scheme == "https":
         raise UnexpectedAnswer(redacted(registry_url), "a token server that is less secure than the registry", 401)
     return realm
@@ -67,50 +67,50 @@ def realm_of(challenge: Challenge, registry_url: URL) -> URL:
 
 @dataclass(frozen=True, slots=True)
 class TokenServer:
-    """Who gives out tokens for a registry.
+    """The server that issues tokens for a registry.
 
     Attributes:
-        transport: to reach it with.
-        realm: of the challenge.
-        service: of the challenge; empty if it has none.
-        sender: the registry's host, that named the realm.
+        transport: the connections.
+        realm: the realm of the challenge.
+        service: the service of the challenge; empty if there is none.
+        referrer: the registry's host, which named the realm.
     """
 
     transport: Transport
     realm: URL
     service: str
-    sender: str
+    referrer: str
 
     async def fetch(self, scopes: list[str], credentials: Credentials | None) -> Token | None:
-        """Fetches a token, by the method that suits the credentials, and by the other if the server has not this one.
+        """Fetch a token with the method for the credentials, or with the other one if the server lacks the first.
 
         Args:
-            scopes: to be allowed.
-            credentials: None for an anonymous client.
+            scopes: the scopes to request.
+            credentials: the credentials; None for an anonymous client.
 
         Returns:
-            None if the server refuses.
+            The token; None if the server refuses.
 
         Raises:
-            RateLimited, UnexpectedAnswer, MalformedDocument, TransportError: it does not do its part.
+            RateLimited, UnexpectedAnswer, MalformedDocument, TransportError: the server failed.
         """
-        ways = [self._get(scopes, credentials)]
+        requests = [self._get(scopes, credentials)]
         if credentials is not None:
-            ways.insert(0 if credentials.identity_token else 1, self._post(scopes, credentials))
-        for number, way in enumerate(ways, 1):
+            requests.insert(0 if credentials.identity_token else 1, self._post(scopes, credentials))
+        for number, request in enumerate(requests, 1):
             started = time.monotonic()
-            async with way as answer:
-                if answer.status in _REFUSED:
-                    await answer.error_detail()  # not redacted: it may repeat what it was given
+            async with request as response:
+                if response.status in _REFUSED:
+                    await response.error_detail()  # not shown: it may echo the credentials
                     return None
-                if answer.status in _NO_SUCH_WAY and number < len(ways):
+                if response.status in _UNSUPPORTED and number < len(requests):
                     continue
-                pause = self.transport.apply_retry_after(answer, retry_after_seconds(answer.headers))
-                if answer.status == 429:
+                pause = self.transport.apply_retry_after(response, retry_after_seconds(response.headers))
+                if response.status == 429:
                     raise RateLimited(host_of(self.realm), pause)
-                if answer.status != 200:
-                    raise UnexpectedAnswer(redacted(self.realm), "no token", answer.status)
-                body = await answer.body(_MAX_BODY)
+                if response.status != 200:
+                    raise UnexpectedAnswer(redacted(self.realm), "no token", response.status)
+                body = await response.body(_MAX_BODY)
             return _token(body, self.realm, started)
         return None
 
@@ -118,7 +118,7 @@ class TokenServer:
         query = [("service", self.service)] if self.service else []
         query += [("scope", scope) for scope in scopes]
         headers = {"Authorization": credentials.basic} if credentials else {}
-        return self.transport.request("GET", self.realm.extend_query(query), headers, referrer=self.sender)
+        return self.transport.request("GET", self.realm.extend_query(query), headers, referrer=self.referrer)
 
     def _post(self, scopes: list[str], credentials: Credentials) -> AbstractAsyncContextManager[Response]:
         form = {"client_id": CLIENT_ID, "service": self.service, "scope": " ".join(scopes)}
@@ -127,7 +127,7 @@ class TokenServer:
         else:
             form |= {"grant_type": "password", "username": credentials.username}
             form |= {"password": credentials.password.reveal()}
-        return self.transport.request("POST", self.realm, {}, form=form, referrer=self.sender)
+        return self.transport.request("POST", self.realm, {}, form=form, referrer=self.referrer)
 
 
 def _token(body: bytes, realm: URL, started: float) -> Token:
@@ -136,7 +136,7 @@ def _token(body: bytes, realm: URL, started: float) -> Token:
     token = document.text_or("token", "") or document.text_or("access_token", "")
     if not token or not token.isascii() or not token.isprintable():
         raise MalformedDocument(subject, "no usable token")
-    lifetime = _MIN_LIFETIME_SECONDS  # counted from here: the server's clock may be another
+    lifetime = _MIN_LIFETIME_SECONDS  # counted by this clock: the server's may differ
     if "expires_in" in document:
         lifetime = max(lifetime, float(document.integer("expires_in")))
-    return Token(Secret(f"Bearer {token}"), started + _EARLY * lifetime)
+    return Token(Secret(f"Bearer {token}"), started + _RENEWAL_SHARE * lifetime)

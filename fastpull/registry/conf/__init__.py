@@ -1,1 +1,1 @@
-"""``registries.conf``: mirrors, blocked names and aliases."""
+"""``registries.conf``: mirrors, blocked registries and aliases."""

@@ -1,4 +1,4 @@
-"""Reading the ``registries.conf`` of this machine, in the places where podman and skopeo look for it."""
+"""The ``registries.conf`` of this machine, read from the same paths as podman and skopeo."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from fastpull.registry.conf.model import RegistriesConf
 
 
 def load_registries_conf(path: str | None = None, environment: Mapping[str, str] = os.environ) -> RegistriesConf:
-    """Reads all files that count.
+    """Read and merge all files that apply.
 
-    A file that is given, or that ``CONTAINERS_REGISTRIES_CONF`` names, counts alone. Otherwise the user's
-    ``registries.conf`` with the user's ``registries.conf.d``; or, where the user has no such file, the system's with
-    the drop-ins of both.
+    A given file, or the one named by ``CONTAINERS_REGISTRIES_CONF``, applies alone. Otherwise the user's
+    ``registries.conf`` applies with the user's ``registries.conf.d``. Without such a file, the system's
+    ``registries.conf`` applies with the drop-ins of system and user.
 
     Raises:
-        InvalidSetting: one cannot be read or understood.
+        InvalidSetting: a file is unreadable or invalid.
 
     Spec: containers-registries.conf.d(5).
     """
@@ -32,8 +32,8 @@ def _paths(given: str | None, environment: Mapping[str, str]) -> list[str]:
         return [given]
     main = paths.find_file("registries.conf", environment)
     user, system = paths.folders("containers", environment)
-    is_user_s = main is not None and os.path.dirname(main) == user
-    folders = [user] if is_user_s else [system, user]
+    belongs_to_user = main is not None and os.path.dirname(main) == user
+    folders = [user] if belongs_to_user else [system, user]
     found = [] if main is None else [main]
     for folder in folders:
         found += paths.drop_ins(os.path.join(folder, "registries.conf.d"), ".conf")

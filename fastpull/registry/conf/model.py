@@ -1,7 +1,7 @@
-"""``registries.conf``, version 2: where the images of a name really come from. No I/O.
+"""``registries.conf``, version 2: the mapping of image names to pull sources. No I/O.
 
-A ``[[registry]]`` table speaks for all images whose name begins with its prefix; of several the longest prefix counts.
-It may forbid them, send them elsewhere, and name mirrors that are asked before.
+A ``[[registry]]`` table applies to all images whose name begins with its prefix; the longest matching prefix applies.
+It may block them, rewrite their location, and name mirrors that are tried first.
 
 Spec: containers-registries.conf(5).
 """
@@ -21,12 +21,12 @@ _PULL_FROM_MIRROR = ("all", "digest-only", "tag-only")
 
 @dataclass(frozen=True, slots=True)
 class PullSource:
-    """One place to get an image from.
+    """One location to pull an image from.
 
     Attributes:
-        reference: of the image at that place.
-        is_mirror: it stands in for the place that the name itself leads to.
-        is_insecure: it may speak plain http, or have a certificate that nobody vouches for.
+        reference: the reference of the image there.
+        is_mirror: whether the location is a mirror.
+        is_insecure: whether plain http and unverified certificates are allowed.
     """
 
     reference: Reference
@@ -46,7 +46,7 @@ class _Mirror:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A ``[[registry]]``; one with a wildcard may have no location."""
+    """A ``[[registry]]`` table; its location may be empty if the prefix has a wildcard."""
 
     prefix: str
     location: str
@@ -61,13 +61,13 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class RegistriesConf:
-    """What the files of a machine say together.
+    """The merged contents of all files.
 
     Attributes:
-        tables: by prefix.
-        aliases: full names, without tag and digest, of short ones; an empty one takes an alias back.
-        search: the registries among which other tools look for a short name, or None where no file says.
-        search_path: the file that says it.
+        tables: the ``[[registry]]`` tables, by prefix.
+        aliases: the full names of short ones, without tag and digest; an empty one removes an alias.
+        search: ``unqualified-search-registries``, or None if no file sets it.
+        search_path: the file that sets it.
     """
 
     tables: Mapping[str, _Table] = field(default_factory=dict)
@@ -77,10 +77,10 @@ class RegistriesConf:
 
     @classmethod
     def parse(cls, body: bytes, path: str) -> RegistriesConf:
-        """Reads one file. What is not about pulling is left to the tools that it is for.
+        """Parse one file. Options that do not concern pulls are ignored.
 
         Raises:
-            InvalidSetting: not TOML, the older version 1, or a value that the specification does not allow.
+            InvalidSetting: not TOML, version 1 of the format, or a value that the specification does not allow.
         """
         try:
             values = tomllib.loads(body.decode())
@@ -88,11 +88,11 @@ class RegistriesConf:
             raise InvalidSetting(path, f"not TOML ({error})") from error
         top = _Values(values, path)
         if "registries" in values:
-            top.fail("a registries.conf of version 1, rewrite its [registries.…] tables as [[registry]]")
+            top.fail("a registries.conf of version 1, rewrite its [registries.…] tables as [[registry]] tables")
         tables: dict[str, _Table] = {}
         for one in top.tables("registry"):
             table = _table(one, path)
-            tables.setdefault(table.prefix, table)  # of equal prefixes in one file the first counts
+            tables.setdefault(table.prefix, table)  # within one file, the first table of a prefix applies
         _check_agreement(tables.values(), top)
         aliases = top.table("aliases")
         return cls(
@@ -103,7 +103,7 @@ class RegistriesConf:
         )
 
     def merged(self, later: RegistriesConf) -> RegistriesConf:
-        """This with a file that is read after it: tables and aliases replace those of the same name."""
+        """Return a copy with the contents of a later file, whose tables and aliases replace those of the same name."""
         has_search = later.search is not None
         return RegistriesConf(
             {**self.tables, **later.tables},
@@ -113,13 +113,13 @@ class RegistriesConf:
         )
 
     def qualified(self, text: str) -> Reference:
-        """Reads a reference; a short name is what its alias says, and otherwise Docker Hub's.
+        """Parse a reference. A short name is replaced by its alias; without one it belongs to Docker Hub.
 
-        Nothing is looked for in several registries, one after the other: whoever registers a name in the first would
-        get the pulls that are meant for the second.
+        Several registries are never searched in turn: a name registered in the first one could hijack the pulls meant
+        for the second.
 
         Raises:
-            InvalidReference: it breaks the grammar, or is a short name where Docker Hub is not to be searched.
+            InvalidReference: not a reference, or a short name although the search excludes Docker Hub.
         """
         if names_registry(text):
             return Reference.parse(text)
@@ -128,18 +128,18 @@ class RegistriesConf:
             return Reference.parse(full + text[len(name) :])
         if self.search is not None and DOCKER_HUB not in self.search:
             others = ", ".join(f"{registry}/{text}" for registry in self.search) or "with its registry"
-            raise InvalidReference(text, f"{self.search_path} leaves Docker Hub out, so give the full name ({others})")
+            raise InvalidReference(text, f"{self.search_path} excludes Docker Hub; give the full name ({others})")
         return Reference.parse(text)
 
     def pull_sources(self, reference: Reference) -> tuple[PullSource, ...]:
-        """Where an image is to be asked for, in this order: its mirrors, and then the place of its name.
+        """Return the locations to pull an image from, in order: its mirrors, then its registry.
 
         Args:
-            reference: as the user means it.
+            reference: the reference that the user named.
 
         Raises:
-            Forbidden: it is blocked, or every place that it could come from is.
-            InvalidSetting: a location does not make a reference of it.
+            Forbidden: the image is blocked, or all its locations are.
+            InvalidSetting: the rewritten reference is invalid.
         """
         table = self._find(reference)
         if table is None:
@@ -168,7 +168,7 @@ class RegistriesConf:
 
 
 def _match(text: str, prefix: str) -> int | None:
-    """How many characters of a reference a prefix covers; None if it is not the prefix's."""
+    """Return how many characters of a reference a prefix covers; None if it does not match."""
     if prefix.startswith("*."):
         host = text.partition("/")[0].partition(":")[0]
         end, is_there = len(host), host.endswith(prefix[1:])
@@ -184,15 +184,15 @@ def _rewritten(reference: Reference, table: _Table, location: str) -> Reference:
     try:
         return Reference.parse(f"{registry}#{rest}")
     except InvalidReference as error:
-        raise InvalidSetting(text, f"{table} makes no reference of {reference}: {error.reason}") from error
+        raise InvalidSetting(text, f"{table} rewrites {reference} to an invalid reference: {error.reason}") from error
 
 
 def _blocked(reference: Reference, table: _Table) -> Forbidden:
-    return Forbidden(str(reference), f"{table} blocked = true,", "Ask whoever looks after that file")
+    return Forbidden(str(reference), f"{table} blocked = true,", "Ask the administrator of that file")
 
 
 class _Values:
-    """A TOML table, read value by value."""
+    """A TOML table whose values are validated one by one."""
 
     def __init__(self, values: Mapping[str, Any], path: str, at: str = "") -> None:
         self._values = values
@@ -234,7 +234,7 @@ class _Values:
     def location(self, name: str) -> str:
         found = self.text(name).rstrip("/")
         if "://" in found:
-            self.fail(f"{name} has a scheme, which is not for {found!r} to say (set insecure for plain http)")
+            self.fail(f"{name} has a scheme: {found!r}. Remove it (insecure = true allows plain http)")
         return found
 
     def _get(self, name: str, kind: type, what: str, default: Any) -> Any:
@@ -248,13 +248,13 @@ def _table(values: _Values, path: str) -> _Table:
     location = values.location("location")
     prefix = values.location("prefix") or location
     if not prefix:
-        values.fail("neither prefix nor location")
+        values.fail("has neither prefix nor location")
     if not location and not prefix.startswith("*."):
-        values.fail(f"no location, which only a prefix such as *.example.com may lack, not {prefix!r}")
+        values.fail(f"no location; only a prefix such as *.example.com may omit it, not {prefix!r}")
     if "*" in prefix.removeprefix("*.") or (prefix.startswith("*.") and set(prefix) & set("/:@")):
-        values.fail(f"prefix {prefix!r} has a wildcard elsewhere than in the form *.example.com")
+        values.fail(f"prefix {prefix!r} has a wildcard that is not of the form *.example.com")
     if values.text("pull-from-mirror"):
-        values.fail("pull-from-mirror is for [[registry.mirror]]")
+        values.fail("pull-from-mirror belongs into [[registry.mirror]]")
     by_digest = values.switch("mirror-by-digest-only")
     mirrors = tuple(_mirror(mirror, by_digest) for mirror in values.tables("mirror"))
     return _Table(prefix, location, values.switch("insecure"), values.switch("blocked"), mirrors, path)
@@ -266,31 +266,31 @@ def _mirror(values: _Values, by_digest: bool) -> _Mirror:
         values.fail("a mirror without location")
     pull = values.text("pull-from-mirror")
     if pull and by_digest:
-        values.fail("pull-from-mirror together with its registry's mirror-by-digest-only")
+        values.fail("pull-from-mirror and the registry's mirror-by-digest-only exclude each other")
     if pull and pull not in _PULL_FROM_MIRROR:
-        values.fail(f"pull-from-mirror is none of {', '.join(_PULL_FROM_MIRROR)}")
+        values.fail(f"pull-from-mirror is not one of {', '.join(_PULL_FROM_MIRROR)}")
     return _Mirror(location, values.switch("insecure"), pull or ("digest-only" if by_digest else "all"))
 
 
 def _check_agreement(tables: Any, top: _Values) -> None:
-    """Tables of the same location must not contradict each other."""
+    """Reject tables of the same location that contradict each other."""
     by_location: dict[str, _Table] = {}
     for table in tables:
         other = by_location.setdefault(table.location or table.prefix, table)
         if other.is_insecure != table.is_insecure or other.is_blocked != table.is_blocked:
-            top.fail(f"tables that do not agree on 'insecure' or 'blocked' of {table.location or table.prefix!r}")
+            top.fail(f"tables disagree on 'insecure' or 'blocked' of {table.location or table.prefix!r}")
 
 
 def _alias(aliases: _Values, name: str) -> str:
     full = aliases.text(name)
     if names_registry(name) or set(name) & set(":@"):
-        aliases.fail(f"an alias for {name!r}, which is no short name")
+        aliases.fail(f"an alias for {name!r}, which is not a short name")
     if not full:
         return ""
     try:
         reference = Reference.parse(full)
     except InvalidReference as error:
-        aliases.fail(f"alias {name!r} stands for no image name ({error.reason})")
+        aliases.fail(f"alias {name!r} is not for an image name ({error.reason})")
     if not names_registry(full) or reference.digest or ":" in full.rpartition("/")[2]:
-        aliases.fail(f"alias {name!r} has to stand for a full name without tag and digest, not {full!r}")
+        aliases.fail(f"alias {name!r} must be for a full name without tag and digest, not {full!r}")
     return full
