@@ -1,4 +1,4 @@
-"""Cutting payload into squashfs blocks: one contract for both engines."""
+"""The block cutter, which cuts payload into squashfs blocks: one contract for both engines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 4096
 
 @dataclass
 class CutBlocks:
-    """What a cutter made of a layer: blocks by number (None for a hole), tails by entry."""
+    """The result for a layer: blocks by number (None for a hole), tail-ends by entry."""
 
     blocks: list[bytes | None] = field(default_factory=list)
     tails: dict[int, bytes] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def content(size: int, seed: int = 1) -> bytes:
 
 
 def whole(made: CutBlocks, number: int, size: int) -> bytes:
-    """The content of an entry, put together again."""
+    """Return the content of an entry from its blocks and its tail-end."""
     count = size // BLOCK + (1 if size % BLOCK and number not in made.tails else 0)
     first = made.firsts[number] if count else 0
     parts = [BLOCK * b"\0" if block is None else block for block in made.blocks[first : first + count]]
@@ -80,7 +80,7 @@ SIZES = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK - 1, 50_000]
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
 @pytest.mark.parametrize("tails_apart", [True, False], ids=["fragments", "no-fragments"])
 @pytest.mark.parametrize("chunk", [100, 4096, 10_000, 1 << 20])
-def test_every_byte_is_in_a_block_or_a_tail(engine: Engine, tails_apart: bool, chunk: int) -> None:
+def test_every_byte_is_in_a_block_or_a_tail_end(engine: Engine, tails_apart: bool, chunk: int) -> None:
     members = [folder("d"), *(file(f"d/{size}", content(size, size)) for size in SIZES), symlink("l", "d")]
     made = cut(engine, archive(members), chunk=chunk, tails_apart=tails_apart)
     for number, (entry, expected) in enumerate(members):
@@ -104,7 +104,7 @@ def test_without_fragments_a_last_block_of_zeros_is_a_hole(engine: Engine) -> No
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
-def test_what_is_not_wanted_has_no_blocks_but_its_tail(engine: Engine) -> None:
+def test_an_unwanted_file_has_no_blocks_but_a_tail_end(engine: Engine) -> None:
     layer = archive([file("a", content(2 * BLOCK + 5, 1)), file("b", content(BLOCK + 7, 2))])
     made = cut(engine, layer, wanted=bytearray([0]))
     assert made.blocks == [content(BLOCK, 2)]
@@ -113,7 +113,7 @@ def test_what_is_not_wanted_has_no_blocks_but_its_tail(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
-def test_a_file_of_too_many_blocks_is_named(engine: Engine, sparse_giant: bytes) -> None:
+def test_a_file_of_too_many_blocks_is_reported_by_entry(engine: Engine, sparse_giant: bytes) -> None:
     scanner = engine.scanner()
     cutter = engine.cutter(scanner.entries, BLOCK, True, bytearray(2 * BLOCK))
     assert scanner.feed(sparse_giant) == 0
@@ -123,12 +123,12 @@ def test_a_file_of_too_many_blocks_is_named(engine: Engine, sparse_giant: bytes)
 
 @pytest.fixture
 def sparse_giant() -> bytes:
-    """A sparse file of 2^40 bytes, of which none are stored."""
+    """Return a tar with a sparse file of 2^40 bytes and no stored bytes."""
     return sparse_file(b"giant", 1 << 40, [(1 << 40, b"")])
 
 
 def sparse_file(name: bytes, size: int, pieces: list[tuple[int, bytes]]) -> bytes:
-    """A tar with one sparse file, as GNU tar stores it since 1.0 without."""
+    """Return a tar with one sparse file in the pax format 0.1 of GNU tar."""
     records = [b"GNU.sparse.size=%d" % size, b"GNU.sparse.numblocks=%d" % len(pieces)]
     records.append(b"GNU.sparse.map=" + b",".join(b"%d,%d" % (offset, len(data)) for offset, data in pieces))
     pax = b"".join(_record(record) for record in records)
@@ -160,7 +160,7 @@ def _padded(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=repr)
-def test_gaps_of_sparse_files_are_holes_and_cost_no_memory(engine: Engine) -> None:
+def test_gaps_of_sparse_files_become_holes(engine: Engine) -> None:
     size = 1000 * BLOCK + 17
     pieces = [(BLOCK // 2, content(512)), (500 * BLOCK, content(BLOCK + 3))]
     made = cut(engine, sparse_file(b"s", size, pieces))
@@ -174,7 +174,7 @@ def test_gaps_of_sparse_files_are_holes_and_cost_no_memory(engine: Engine) -> No
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_both_engines_agree_whatever_the_chunks(data: st.DataObject) -> None:
+def test_both_engines_agree_for_any_chunks(data: st.DataObject) -> None:
     members: list[Member] = []
     for number in range(data.draw(st.integers(1, 6))):
         parts = data.draw(st.lists(st.tuples(st.booleans(), st.integers(0, 2 * BLOCK + 1)), max_size=4))
@@ -201,8 +201,8 @@ def test_both_engines_agree_whatever_the_chunks(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
-def test_a_tail_at_hand_is_not_looked_for_in_the_buffer(engine: Engine) -> None:
-    """It is kept elsewhere: behind the blocks of a full buffer there is nothing that could be carried over."""
+def test_an_incomplete_tail_end_is_not_carried_over_from_the_buffer(engine: Engine) -> None:
+    """The cutter keeps it outside the buffer, whose blocks may fill the whole buffer."""
     layer = archive([file("f", b"b" * 2 * BLOCK + b"t" * (BLOCK - 1))])
     scanner, buffer = engine.scanner(), bytearray(2 * BLOCK)
     cutter = engine.cutter(scanner.entries, BLOCK, True, buffer, None)

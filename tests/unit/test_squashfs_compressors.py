@@ -33,7 +33,7 @@ TEXT = b"".join(b"%d lines of text, and no two of them alike\n" % number for num
         ("none", "none", 6, 1),
     ],
 )
-def test_settings_name_a_compressor(given: str, name: str, number: int, level: int) -> None:
+def test_a_setting_selects_compressor_and_level(given: str, name: str, number: int, level: int) -> None:
     compressor = parse_compression(given)
     assert (compressor.name, compressor.id, compressor.level) == (name, number, level)
     assert all(compressor.versions().items())
@@ -64,19 +64,19 @@ def test_settings_name_a_compressor(given: str, name: str, number: int, level: i
         "zstd:\u0661",
     ],
 )
-def test_settings_that_name_nothing_are_refused(given: str) -> None:
+def test_an_unknown_compressor_or_level_is_refused(given: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         parse_compression(given)
     assert caught.value.given == given
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_lz4_package_is_reported_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.block", None)
     with pytest.raises(InvalidSetting, match=r"pip install '\.\[lz4\]'"):
         parse_compression("lz4")
 
 
-def test_options_are_left_out_where_readers_assume_them() -> None:
+def test_options_equal_to_the_defaults_of_readers_are_omitted() -> None:
     assert [parse_compression(given).options() for given in ("zstd:15", "gzip", "gzip:9", "xz")] == [b""] * 4
 
 
@@ -89,7 +89,7 @@ def test_options_are_a_raw_metadata_block() -> None:
 
 @pytest.mark.parametrize("level", ["1", "3", "15", "22"])
 @pytest.mark.parametrize("size", [1, 4096, 8192, 1 << 17])
-def test_zstd_frames_name_their_size_and_need_no_larger_window(level: str, size: int) -> None:
+def test_zstd_frames_have_their_content_size_and_no_larger_window(level: str, size: int) -> None:
     data = TEXT[:size].ljust(size, b"-")
     packed = parse_compression(f"zstd:{level}").compress(data)
     parameters = zstandard.get_frame_parameters(packed)
@@ -100,7 +100,7 @@ def test_zstd_frames_name_their_size_and_need_no_larger_window(level: str, size:
 
 
 @pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 1 << 17])
-def test_xz_checks_with_crc32_and_its_dictionary_is_no_larger_than_readers_have(size: int) -> None:
+def test_xz_has_a_crc32_and_a_dictionary_no_larger_than_readers_allocate(size: int) -> None:
     packed = parse_compression("xz").compress(TEXT[:size])
     assert packed[7] == lzma.CHECK_CRC32
     assert lzma.decompress(packed, memlimit=1 << 20) == TEXT[:size]
@@ -108,13 +108,13 @@ def test_xz_checks_with_crc32_and_its_dictionary_is_no_larger_than_readers_have(
     assert (2 | bits & 1) << (bits // 2 + 11) <= max(8192, 1 << (size - 1).bit_length())
 
 
-def test_gzip_is_a_zlib_stream_and_lz4_has_no_size_before_it() -> None:
+def test_gzip_is_a_zlib_stream_and_lz4_has_no_size_field() -> None:
     data = TEXT[: 1 << 17]
     assert zlib.decompress(parse_compression("gzip").compress(data)) == data
     assert lz4.block.decompress(parse_compression("lz4").compress(data), uncompressed_size=len(data)) == data
 
 
-def test_without_compression_only_data_is_left_as_it_is() -> None:
+def test_compression_none_compresses_metadata_but_no_data() -> None:
     compressor = parse_compression("none")
     assert compressor.compress(TEXT) == TEXT
     assert zstandard.decompress(compressor.compress_metadata(TEXT[:8192])) == TEXT[:8192]
@@ -122,7 +122,7 @@ def test_without_compression_only_data_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("given", ALL)
-def test_any_buffer_is_compressed(given: str) -> None:
+def test_any_buffer_type_is_compressed(given: str) -> None:
     compressor = parse_compression(given)
     data = TEXT[:10_000]
     expected = compressor.compress(data)
@@ -133,7 +133,7 @@ def test_any_buffer_is_compressed(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ALL)
-def test_threads_share_a_compressor_and_make_the_same_bytes(given: str) -> None:
+def test_threads_that_share_a_compressor_get_the_same_bytes(given: str) -> None:
     source = random.Random(1)
     pieces = [TEXT[at : at + source.randrange(1, 9000)] for at in range(0, len(TEXT), 1000)]
     expected = [parse_compression(given).compress(piece) for piece in pieces]

@@ -1,4 +1,4 @@
-"""The metadata of a squashfs image as a whole."""
+"""The metadata of a whole squashfs image."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def tree_of(*members: Member) -> Tree:
 
 
 def made(*members: Member, **changed: object) -> ImageMetadata:
-    """The metadata of a tree of empty files."""
+    """Return the metadata of a tree of empty files."""
     settings = {"block_size": 4096, "compressor": parse_compression("zstd"), "data_end": 102, "time": 5, **changed}
-    return make_image_metadata(tree_of(*members), lambda _: pytest.fail("asked for an empty file"), [], **settings)  # type: ignore[arg-type]
+    return make_image_metadata(tree_of(*members), lambda _: pytest.fail("layout of an empty file"), [], **settings)  # type: ignore[arg-type]
 
 
-def refused(*members: Member) -> OutputError:
+def refusal(*members: Member) -> OutputError:
     with pytest.raises(OutputError) as caught:
         made(*members)
     assert caught.value.errno == errno.EOVERFLOW
@@ -40,40 +40,40 @@ def refused(*members: Member) -> OutputError:
     return caught.value
 
 
-# --- the order
+# --- numbering
 
 
-def test_directories_come_after_what_is_in_them_and_the_root_last() -> None:
+def test_directories_follow_their_content_and_the_root_is_last() -> None:
     numbering = number_tree(tree_of(file("a/b/c"), file("a/d"), folder("e"), file("f")))
-    assert [(folder.path(), folder.number) for folder in numbering.folders] == [
+    assert [(directory.path(), directory.number) for directory in numbering.directories] == [
         (b"a/b", 2),
         (b"a", 4),
         (b"e", 5),
         (b"", 7),
     ]
-    assert (numbering.inodes, numbering.names) == (7, {})
-    assert numbering.folders[0].path(b"c") == b"a/b/c"
+    assert (numbering.inodes, numbering.link_counts) == (7, {})
+    assert numbering.directories[0].path(b"c") == b"a/b/c"
 
 
 def test_paths_may_be_deep() -> None:
     deepest = b"d/" * 254 + b"f"
-    assert number_tree(tree_of(file(deepest))).folders[0].path(b"f") == deepest
+    assert number_tree(tree_of(file(deepest))).directories[0].path(b"f") == deepest
 
 
-def test_names_of_one_inode_are_counted() -> None:
+def test_hard_links_of_one_inode_are_counted() -> None:
     tree = tree_of(file("z"), hardlink("a/z", "z"), hardlink("b/z", "z"), file("y"))
     numbering = number_tree(tree)
-    assert numbering.names == {0: 3}
+    assert numbering.link_counts == {0: 3}
     assert numbering.inodes == 5
 
 
-def test_the_order_of_entries_does_not_matter() -> None:
+def test_the_order_of_entries_does_not_change_the_metadata() -> None:
     members = [folder("d"), file("d/b"), file("d/a"), folder("c"), file("e"), folder("", 0o700)]
-    others = [members[place] for place in (5, 3, 0, 4, 2, 1)]
+    others = [members[at] for at in (5, 3, 0, 4, 2, 1)]
     assert made(*members) == made(*others)
 
 
-def test_directories_name_the_number_of_their_parent_and_the_root_the_one_after_the_last() -> None:
+def test_directories_have_the_number_of_their_parent_and_the_root_the_number_after_the_last() -> None:
     body = b"".join(made(folder("a/b"), folder("c"), compressor=parse_compression("gzip")).pieces)
     (header,) = struct.unpack_from("<H", body)
     inodes = zlib.decompress(body[2 : 2 + header])  # of b, a, c and the root
@@ -82,7 +82,7 @@ def test_directories_name_the_number_of_their_parent_and_the_root_the_one_after_
     assert (found, parents) == ([1, 2, 3, 4], [2, 4, 4, 5])
 
 
-# --- the whole
+# --- the image
 
 
 def test_tables_follow_each_other_without_gaps() -> None:
@@ -93,8 +93,8 @@ def test_tables_follow_each_other_without_gaps() -> None:
     assert [fields[name] for name in starts] == sorted(fields[name] for name in starts)
 
     def first(table: str, at: int = 0) -> int:
-        place = fields[table] - fields["inode_start"] + at
-        return int.from_bytes(body[place : place + 8], "little")
+        start = fields[table] - fields["inode_start"] + at
+        return int.from_bytes(body[start : start + 8], "little")
 
     id_lists, fragment_lists, xattr_lists = -(-fields["ids"] // 2048), -(-fields["fragments"] // 512), -(-3000 // 512)
     assert fields["id_start"] + 8 * id_lists == first("xattr_start")
@@ -103,7 +103,7 @@ def test_tables_follow_each_other_without_gaps() -> None:
     assert fields["directory_start"] < first("fragment_start") < fields["fragment_start"]
 
 
-def test_what_an_image_does_not_have() -> None:
+def test_an_image_without_xattrs_and_fragments_has_no_such_tables() -> None:
     metadata = made(file("a"))
     fields = superblock(metadata.superblock)
     assert (fields["xattr_start"], fields["export_start"], fields["fragments"]) == (NONE, NONE, 0)
@@ -113,7 +113,7 @@ def test_what_an_image_does_not_have() -> None:
 
 
 @pytest.mark.parametrize("data_end", [102, 4095, 4096, 123_456_789_012])
-def test_the_image_is_padded(data_end: int) -> None:
+def test_an_image_is_padded_to_4_kib(data_end: int) -> None:
     metadata = made(file("a"), data_end=data_end)
     assert (data_end + sum(map(len, metadata.pieces))) % 4096 == 0
     assert superblock(metadata.superblock)["inode_start"] == data_end
@@ -123,12 +123,12 @@ def test_the_image_is_padded(data_end: int) -> None:
     ("compression", "given", "flags"),
     [("zstd:1", 0x40, 0x440), ("zstd:15", 0, 0), ("gzip", 0x40, 0x40), ("lz4", 0, 0x400), ("none", 0, 0x402)],
 )
-def test_flags(compression: str, given: int, flags: int) -> None:
+def test_superblock_flags_follow_from_compressor_and_caller(compression: str, given: int, flags: int) -> None:
     metadata = made(compressor=parse_compression(compression), flags=given)
     assert superblock(metadata.superblock)["flags"] == flags
 
 
-def test_every_directory_is_a_moment_to_stop() -> None:
+def test_the_work_can_be_stopped_at_each_directory() -> None:
     calls: list[None] = []
     made(file("a/b/c"), file("d"), check=lambda: calls.append(None))
     assert len(calls) == 3
@@ -140,16 +140,16 @@ def test_every_directory_is_a_moment_to_stop() -> None:
         made(check=stop)
 
 
-def test_layouts_are_asked_for_once_for_each_file_that_is_not_empty() -> None:
-    asked = []
+def test_the_layout_is_requested_once_for_each_non_empty_file() -> None:
+    requested = []
 
     def layout(origin: int) -> FileLayout:
-        asked.append(origin)
+        requested.append(origin)
         return FileLayout(102, (1).to_bytes(4, "little"))
 
     tree = tree_of(file("a", b"a"), hardlink("b", "a"), file("c"), symlink("d", "a"), file("e", b"e"))
     make_image_metadata(tree, layout, [], block_size=4096, compressor=parse_compression(), data_end=104, time=0)
-    assert asked == [0, 4]
+    assert requested == [0, 4]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_layouts_are_asked_for_once_for_each_file_that_is_not_empty() -> None:
         (5000, FileLayout(0, bytes(8), 0)),
     ],
 )
-def test_a_layout_has_a_word_for_each_block(size: int, layout: FileLayout) -> None:
-    with pytest.raises(AssertionError, match="bytes of words"):
+def test_a_layout_must_have_a_word_for_each_block(size: int, layout: FileLayout) -> None:
+    with pytest.raises(AssertionError, match="bytes of block words"):
         make_image_metadata(
             tree_of(file("a", bytes(size))),
             lambda _: layout,
@@ -174,7 +174,7 @@ def test_a_layout_has_a_word_for_each_block(size: int, layout: FileLayout) -> No
         )
 
 
-def test_more_fragments_than_inodes_cannot_be() -> None:
+def test_more_fragment_blocks_than_inodes_are_refused() -> None:
     with pytest.raises(AssertionError, match="fragment blocks"):
         make_image_metadata(
             tree_of(),
@@ -192,16 +192,16 @@ def test_the_time_of_the_image_is_clamped(time: int, stored: int) -> None:
     assert superblock(made(time=time).superblock)["time"] == stored
 
 
-# --- what is counted
+# --- counts
 
 
-def test_times_out_of_range_are_counted_once_for_each_inode() -> None:
+def test_clamped_times_are_counted_once_for_each_inode() -> None:
     members = [file("a", mtime=-1), hardlink("b", "a"), folder("d", mtime=2**32), file("e", mtime=2**32 - 1)]
     assert made(*members).clamped_times == 2
     assert made(*members, mtime=0).clamped_times == 0
 
 
-def test_dropped_attributes_are_counted() -> None:
+def test_dropped_xattrs_are_counted() -> None:
     members = [
         file("a", xattrs=((b"user.a", b"1"), (b"system.posix_acl_access", b"2"), (b"trusted.overlay.opaque", b"y"))),
         symlink("s", "a", xattrs=((b"user.no", b"1"), (b"security.yes", b"2"))),
@@ -211,7 +211,7 @@ def test_dropped_attributes_are_counted() -> None:
     assert made(*members).dropped_xattrs == 5
 
 
-# --- what the format cannot hold
+# --- limits of the format
 
 
 def test_65535_ids_can_be_stored() -> None:
@@ -221,7 +221,7 @@ def test_65535_ids_can_be_stored() -> None:
 
 def test_65536_ids_are_refused_with_the_path_of_the_last() -> None:
     members = [file(f"d/{n:05}", uid=n) for n in range(65_536)]
-    error = refused(*members)
+    error = refusal(*members)
     assert error.path == "d/65535"
     assert "65535 different uids and gids" in str(error)
 
@@ -241,19 +241,19 @@ def test_65536_ids_are_refused_with_the_path_of_the_last() -> None:
         (folder("", xattrs=((b"user." + b"n" * 300, b"1"),)), "/", "extended attribute"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_its_path(member: Member, path: str, reason: str) -> None:
-    error = refused(member)
+def test_entries_that_cannot_be_stored_are_refused_with_their_path(member: Member, path: str, reason: str) -> None:
+    error = refusal(member)
     assert error.path == path
     assert reason in error.reason
 
 
 @pytest.mark.parametrize("size", [0, 3000, 2 << 20])
-def test_a_block_size_that_is_none_is_refused(size: int) -> None:
+def test_an_invalid_block_size_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match="block size"):
         made(block_size=size)
 
 
-def test_undescribed_directories_have_the_defaults_of_the_tree() -> None:
+def test_directories_without_an_entry_have_the_defaults_of_the_tree() -> None:
     tree = tree_of(file("a/b"))
     assert isinstance(tree.root.children[b"a"], DirectoryNode)
     assert superblock(made(file("a/b", uid=0, gid=0)).superblock)["ids"] == 1

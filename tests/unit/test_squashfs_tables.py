@@ -1,4 +1,4 @@
-"""Metadata blocks and the tables made of them."""
+"""Metadata blocks, and the tables that consist of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastpull.sinks.squashfs.tables.xattrs import XattrTable, is_storable
 
 
 def blocks(table: bytes) -> dict[int, bytes]:
-    """The expanded blocks of a table, by where they begin."""
+    """Return the uncompressed blocks of a table by their offset."""
     found, at = {}, 0
     while at < len(table):
         header = int.from_bytes(table[at : at + 2], "little")
@@ -28,7 +28,7 @@ def blocks(table: bytes) -> dict[int, bytes]:
 
 
 def read(found: dict[int, bytes], reference: tuple[int, int], size: int) -> bytes:
-    """A record, over the ends of blocks."""
+    """Return a record, which may cross the end of a block."""
     block, offset = reference
     return b"".join(content for start, content in sorted(found.items()) if start >= block)[offset : offset + size]
 
@@ -36,23 +36,23 @@ def read(found: dict[int, bytes], reference: tuple[int, int], size: int) -> byte
 # --- blocks
 
 
-def test_a_block_is_raw_where_compression_does_not_help() -> None:
+def test_a_block_that_compression_enlarges_is_raw() -> None:
     assert metadata_block(b"ab", zlib.compress) == b"\x02\x80ab"
     packed = zlib.compress(bytes(8192))
     assert metadata_block(bytes(8192), zlib.compress) == struct.pack("<H", len(packed)) + packed
 
 
-def test_a_block_that_stays_as_large_is_raw() -> None:
+def test_a_block_that_compression_leaves_equal_is_raw() -> None:
     assert metadata_block(b"ab", lambda data: data[::-1]) == b"\x02\x80ab"
 
 
-def test_a_table_of_nothing_has_no_blocks() -> None:
+def test_an_empty_table_has_no_blocks() -> None:
     writer = MetadataWriter(zlib.compress)
     assert writer.write(b"") == (0, 0)
     assert (writer.finish(), writer.starts()) == (b"", [])
 
 
-def test_a_record_that_ends_with_its_block_leaves_no_empty_one() -> None:
+def test_a_record_that_ends_with_its_block_leaves_no_empty_block() -> None:
     writer = MetadataWriter(zlib.compress)
     writer.write(bytes(8192))
     reference = writer.write(b"")
@@ -62,7 +62,7 @@ def test_a_record_that_ends_with_its_block_leaves_no_empty_one() -> None:
 
 
 @given(st.lists(st.integers(0, 20_000).map(lambda size: bytes([size % 251]) * size), max_size=12))
-def test_records_are_where_their_references_say(records: list[bytes]) -> None:
+def test_references_lead_to_their_records(records: list[bytes]) -> None:
     writer = MetadataWriter(zlib.compress)
     references = [writer.write(record) for record in records]
     table = writer.finish()
@@ -73,7 +73,7 @@ def test_records_are_where_their_references_say(records: list[bytes]) -> None:
         assert read(found, reference, len(record)) == record
 
 
-def test_the_block_of_a_byte_behind_a_reference() -> None:
+def test_block_at_finds_the_block_of_a_byte_behind_a_reference() -> None:
     writer = MetadataWriter(zlib.compress)
     writer.write(bytes(8000))
     reference = writer.write(bytes(20_000))
@@ -86,7 +86,7 @@ def test_the_block_of_a_byte_behind_a_reference() -> None:
 # --- lookup tables
 
 
-def test_a_lookup_table_lists_where_its_blocks_are() -> None:
+def test_a_lookup_table_lists_the_offsets_of_its_blocks() -> None:
     content = bytes(range(256)) * 100
     table = lookup_table(content, 1000, zlib.compress)
     positions = struct.unpack(f"<{len(table.positions) // 8}Q", table.positions)
@@ -95,12 +95,12 @@ def test_a_lookup_table_lists_where_its_blocks_are() -> None:
     assert b"".join(found.values()) == content
 
 
-def test_a_lookup_table_of_nothing_takes_no_room() -> None:
+def test_an_empty_lookup_table_takes_no_space() -> None:
     table = lookup_table(b"", 1000, zlib.compress)
     assert (table.blocks, table.positions) == (b"", b"")
 
 
-def test_rows_of_fragments() -> None:
+def test_a_fragment_row_has_start_and_word() -> None:
     assert fragment_rows([Fragment(1, 2), Fragment(1 << 40, 3)]) == struct.pack("<QIIQII", 1, 2, 0, 1 << 40, 3, 0)
 
 
@@ -110,7 +110,7 @@ def test_each_id_is_stored_once() -> None:
     assert (len(ids), ids.rows()) == (3, struct.pack("<3I", 0, 1000, 2**32 - 1))
 
 
-def test_there_is_room_for_65535_ids() -> None:
+def test_the_id_table_holds_65535_ids() -> None:
     ids = IdTable()
     assert [ids.position(number) for number in range(MAX_IDS)] == list(range(65_535))
     assert ids.position(5) == 5
@@ -122,11 +122,11 @@ def test_there_is_room_for_65535_ids() -> None:
 
 
 def parsed(content: bytes, start: int, at: int) -> list[list[tuple[bytes, bytes]]]:
-    """The sets of attributes, as a reader understands the tables."""
+    """Return the sets of xattrs, as a reader parses the tables."""
     pairs_start, count, _ = struct.unpack_from("<QII", content, at - start)
     assert pairs_start == start
     list_size = 8 * -(-count * 16 // 8192)
-    assert len(content) == at - start + 16 + list_size  # the list ends the image
+    assert len(content) == at - start + 16 + list_size  # the list is at the end of the image
     positions = struct.unpack_from(f"<{list_size // 8}Q", content, at - start + 16)
     rows_start = positions[0] - start
     rows = b"".join(blocks(content[rows_start : at - start]).values())
@@ -134,30 +134,30 @@ def parsed(content: bytes, start: int, at: int) -> list[list[tuple[bytes, bytes]
     found: list[list[tuple[bytes, bytes]]] = []
     for number in range(count):
         reference, size_of_set, size = struct.unpack_from("<QII", rows, 16 * number)
-        record, place, total = read(pairs, (reference >> 16, reference & 0xFFFF), 1 << 24), 0, size
+        record, at_pair, total = read(pairs, (reference >> 16, reference & 0xFFFF), 1 << 24), 0, size
         found.append([])
         for _ in range(size_of_set):
-            kind, length = struct.unpack_from("<HH", record, place)
-            name = [b"user.", b"trusted.", b"security."][kind & 0xFF] + record[place + 4 : place + 4 + length]
-            place += 4 + length
-            (length,) = struct.unpack_from("<I", record, place)
-            value = record[place + 4 : place + 4 + length]
-            place += 4 + length
+            kind, length = struct.unpack_from("<HH", record, at_pair)
+            name = [b"user.", b"trusted.", b"security."][kind & 0xFF] + record[at_pair + 4 : at_pair + 4 + length]
+            at_pair += 4 + length
+            (length,) = struct.unpack_from("<I", record, at_pair)
+            value = record[at_pair + 4 : at_pair + 4 + length]
+            at_pair += 4 + length
             if kind & 0x100:
                 assert length == 8
                 (far,) = struct.unpack("<Q", value)
                 there = read(pairs, (far >> 16, far & 0xFFFF), 1 << 24)
                 value = there[4 : 4 + int.from_bytes(there[:4], "little")]
             found[-1].append((name, value))
-        assert place == total
+        assert at_pair == total
     return found
 
 
-def test_no_attributes_make_no_table() -> None:
+def test_without_xattrs_there_is_no_table() -> None:
     assert XattrTable(zlib.compress).finish(1000) == (b"", 2**64 - 1)
 
 
-def test_equal_sets_are_stored_once() -> None:
+def test_equal_sets_of_xattrs_are_stored_once() -> None:
     table = XattrTable(zlib.compress)
     one, other = ((b"user.a", b"1"),), ((b"user.a", b"1"), (b"user.b", b"2"))
     assert [table.add(one), table.add(other), table.add(one)] == [0, 1, 0]
@@ -167,7 +167,7 @@ def test_equal_sets_are_stored_once() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(8, 2), (9, 1), (5000, 1)])
-def test_a_value_that_is_longer_than_a_reference_is_stored_once(size: int, count: int) -> None:
+def test_a_value_longer_than_a_reference_is_stored_once(size: int, count: int) -> None:
     value = bytes(range(1, 201)) * 25
     table = XattrTable(lambda data: data)
     table.add(((b"user.a", value[:size]),))
@@ -177,14 +177,14 @@ def test_a_value_that_is_longer_than_a_reference_is_stored_once(size: int, count
     assert parsed(content, 7, at) == [[(b"user.a", value[:size])], [(b"security.b", value[:size])]]
 
 
-def test_only_names_of_three_namespaces_can_be_stored() -> None:
+def test_only_xattrs_of_three_namespaces_can_be_stored() -> None:
     assert all(is_storable(name) for name in (b"user.a", b"trusted.b", b"security.c"))
     assert not any(is_storable(name) for name in (b"system.posix_acl_access", b"user", b"user.", b"", b"os2.a"))
 
 
 @pytest.mark.parametrize("pair", [(b"user." + b"x" * 251, b"1"), (b"user.a", bytes(65_537))], ids=["name", "value"])
-def test_attributes_that_linux_does_not_have_are_refused(pair: tuple[bytes, bytes]) -> None:
-    with pytest.raises(Unstorable, match="255 and 65536"):
+def test_xattrs_beyond_the_limits_of_linux_are_refused(pair: tuple[bytes, bytes]) -> None:
+    with pytest.raises(Unstorable, match="over 255 bytes or a value over 65536"):
         XattrTable(zlib.compress).add((pair,))
 
 
@@ -193,7 +193,7 @@ VALUES = st.one_of(st.binary(max_size=12), st.sampled_from([b"v" * 9, b"w" * 300
 
 
 @given(st.lists(st.dictionaries(NAMES, VALUES, min_size=1).map(lambda pairs: tuple(sorted(pairs.items())))))
-def test_any_attributes_can_be_read(sets: list[tuple[tuple[bytes, bytes], ...]]) -> None:
+def test_any_xattrs_can_be_parsed(sets: list[tuple[tuple[bytes, bytes], ...]]) -> None:
     table = XattrTable(zlib.compress)
     numbers = [table.add(pairs) for pairs in sets]
     content, at = table.finish(12_345)

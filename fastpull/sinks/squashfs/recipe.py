@@ -1,4 +1,4 @@
-"""Recipes: all that decides, beside the image, on the bytes of a squashfs file."""
+"""Recipes: the options that determine, together with the image, the bytes of a squashfs file."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from fastpull.sinks.squashfs.blocks.compressors import Compressor
 
 WRITER_VERSION = 2
-"""Raised by every change after which the same image and recipe give other bytes; a test knows the bytes."""
+"""The version of the output format. Every change of the output bytes increments it; a test compares the bytes."""
 
 DEFAULT_BLOCK_SIZE = 128 << 10
-_TIMES = "squashfs holds times from 1970 to 2106, in seconds since the epoch"
+_TIMES = "a time in a squashfs image is from 0 to 4294967295 seconds since the epoch (1970 to 2106)"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a squashfs file is made; the same image by the same recipe gives the same bytes.
+    """The options of a squashfs file. The same image and recipe give the same bytes.
 
     Attributes:
-        compressor: of all blocks.
-        block_size: of data blocks, in bytes.
-        fragments: whether small files and tails of files share blocks.
-        mtime: of all inodes, in seconds since the epoch; None for their own.
-        time: of the file system, likewise; None for the image's ``created``.
-        runtimes: names of those of `fastpull.runtimes` whose files are added to the image's own, in order.
+        compressor: the compressor of all blocks.
+        block_size: the size of data blocks, in bytes.
+        fragments: whether small files and tail-ends share fragment blocks.
+        mtime: the time of all inodes, in seconds since the epoch; None for their own.
+        time: the time of the image, in seconds since the epoch; None for ``created`` of its config.
+        runtimes: the names of the runtimes whose files are added to the image, in order.
     """
 
     compressor: Compressor
@@ -51,15 +51,15 @@ class Recipe:
         time: int | None = None,
         runtimes: tuple[str, ...] = (),
     ) -> Self:
-        """Makes a recipe of options, see `fastpull.sinks.squashfs.sink.Squashfs`.
+        """Make a recipe from options, see `fastpull.sinks.squashfs.sink.Squashfs`.
 
         Raises:
-            InvalidSetting: a value is out of its range.
+            InvalidSetting: an option is out of range.
         """
         try:
             check_block_size(block_size)
         except ValueError:
-            raise InvalidSetting(str(block_size), "a block size has to be a power of two from 4K to 1M") from None
+            raise InvalidSetting(str(block_size), "a block size is a power of two from 4K to 1M") from None
         if time is None:
             time = _source_date_epoch()
         for seconds in (mtime, time):
@@ -68,10 +68,10 @@ class Recipe:
         return cls(parse_compression(compression), block_size, fragments, mtime, time, runtimes)
 
     def facts(self, source: str) -> dict[str, Any]:
-        """The recipe as JSON has it, with the versions of writer and codecs, which decide on the bytes as well.
+        """Return the recipe as JSON facts, with the versions of the writer and the codecs.
 
         Args:
-            source: of the image; what profiles add may name it.
+            source: the source of the image; the files for runtimes may contain it.
         """
         return {
             **self.tree_facts(),
@@ -81,7 +81,7 @@ class Recipe:
         }
 
     def tree_facts(self) -> dict[str, Any]:
-        """The part of `facts` that does not change with the libraries, nor with what runtimes want."""
+        """Return the facts that do not depend on the libraries or the runtimes."""
         return {
             "compression": str(self.compressor),
             "block_size": self.block_size,
@@ -93,7 +93,7 @@ class Recipe:
 
 
 def _source_date_epoch() -> int | None:
-    """The time that a build asks for, see reproducible-builds.org."""
+    """Return the time that the build environment sets, see reproducible-builds.org."""
     text = os.environ.get("SOURCE_DATE_EPOCH")
     if not text:
         return None

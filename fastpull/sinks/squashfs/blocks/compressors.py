@@ -1,6 +1,6 @@
-"""The compressors of an image, chosen by name: ``zstd:3``.
+"""The compressors of an image, selected by name: ``zstd:3``.
 
-All are deterministic and may be used by several threads at once.
+All are deterministic and thread-safe.
 
 Spec: squashfs-tools-ng doc/format.adoc, Compressors and Compressor Options.
 """
@@ -28,13 +28,13 @@ Data = TypeVar("Data", bytes, bytearray, memoryview)
 
 
 class Compressor:
-    """How the blocks of an image are compressed.
+    """A compressor of blocks.
 
     Attributes:
-        name: what it is called in settings.
-        id: its number in the superblock.
-        level: where it has levels, else 0.
-        flags: what the superblock says because of it.
+        name: the name in settings.
+        id: the number in the superblock.
+        level: the level; 0 without levels.
+        flags: the flags it sets in the superblock.
     """
 
     name: ClassVar[str]
@@ -43,26 +43,26 @@ class Compressor:
     level: int = 0
 
     def compress(self, data: Data) -> bytes | Data:
-        """Compresses a data block; if the result is not smaller, the block is to be stored raw."""
+        """Compress a data block. If the result is not smaller, the caller stores the block raw."""
         return self.compress_metadata(data)
 
     def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Compresses a metadata or fragment block; likewise."""
+        """Compress a metadata or fragment block. If the result is not smaller, the caller stores the block raw."""
         raise NotImplementedError
 
     def decompress_metadata(self, data: bytes, max_size: int) -> bytes:
-        """Reverses `compress_metadata`; the result has ``max_size`` bytes at most."""
+        """Reverse `compress_metadata`; the result has at most ``max_size`` bytes."""
         raise NotImplementedError
 
     def __str__(self) -> str:
         return f"{self.name}:{self.level}" if self.level else self.name
 
     def options(self) -> bytes:
-        """What stands behind the superblock, with its header; nothing where readers assume what is true."""
+        """Return the compressor options with their header; empty where the options are the defaults of readers."""
         return b""
 
     def versions(self) -> dict[str, str]:
-        """The libraries that decide what the compressed bytes are."""
+        """Return the versions of the libraries that determine the compressed bytes."""
         raise NotImplementedError
 
 
@@ -74,8 +74,8 @@ def _option_block(content: bytes) -> bytes:
 class Zstd(Compressor):
     """Zstandard.
 
-    Blocks are single frames that name their size, so that the window is never larger than the block: the kernel sets
-    aside no more than that.
+    Each block is a single frame with its content size, so that the window is never larger than the block: the kernel
+    allocates no larger window.
     """
 
     name = "zstd"
@@ -87,7 +87,7 @@ class Zstd(Compressor):
         """See `Compressor`."""
         try:
             context: zstandard.ZstdCompressor = self._local.context
-        except AttributeError:  # a context is for one thread; one for each block costs 9 µs more, of 20 for metadata
+        except AttributeError:  # one per thread; one per block adds 9 µs to the 20 µs of a metadata block
             context = self._local.context = zstandard.ZstdCompressor(level=self.level)
         return context.compress(data)
 
@@ -96,7 +96,7 @@ class Zstd(Compressor):
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=max_size)
 
     def options(self) -> bytes:
-        """See `Compressor`; readers assume 15."""
+        """See `Compressor`; the default of readers is level 15."""
         return b"" if self.level == 15 else _option_block(struct.pack("<I", self.level))
 
     def versions(self) -> dict[str, str]:
@@ -109,13 +109,13 @@ class Zstd(Compressor):
 
 @dataclass(frozen=True)
 class Stored(Zstd):
-    """No compression of data: blocks of files are raw, the rest is zstd."""
+    """No compression of data blocks; metadata and fragment blocks are zstd."""
 
     name = "none"
     flags = RAW_DATA
 
     def compress(self, data: Data) -> bytes | Data:
-        """Returns the data as it is, so that it is stored raw."""
+        """Return the data unchanged, so that it is stored raw."""
         return data
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class Stored(Zstd):
 
 @dataclass(frozen=True)
 class Gzip(Compressor):
-    """Deflate, in a zlib stream."""
+    """Deflate in a zlib stream."""
 
     name = "gzip"
     id = 1
@@ -139,7 +139,7 @@ class Gzip(Compressor):
         return zlib.decompressobj().decompress(data, max_size)
 
     def options(self) -> bytes:
-        """See `Compressor`; readers assume level 9, a window of 15 bits and the default strategy."""
+        """See `Compressor`; the defaults of readers are level 9, a window of 15 bits and the default strategy."""
         return b"" if self.level == 9 else _option_block(struct.pack("<IHH", self.level, 15, 0))
 
     def versions(self) -> dict[str, str]:
@@ -149,7 +149,7 @@ class Gzip(Compressor):
 
 @dataclass(frozen=True)
 class Xz(Compressor):
-    """LZMA2, in an xz stream with a CRC32, the only check that the kernel knows."""
+    """LZMA2 in an xz stream with a CRC32, the only check that the kernel supports."""
 
     name = "xz"
     id = 4
@@ -157,8 +157,8 @@ class Xz(Compressor):
     def compress_metadata(self, data: bytes | bytearray | memoryview) -> bytes:
         """See `Compressor`.
 
-        The dictionary is the power of two that the data fits in: never larger than the block size, or 8 KiB, which is
-        what readers set aside.
+        The dictionary size is the smallest power of two that holds the data, at least 8 KiB. So it never exceeds the
+        dictionary that readers allocate: the block size, or 8 KiB for metadata.
         """
         dictionary = 1 << (max(len(data), METADATA_SIZE) - 1).bit_length()
         filters = [{"id": lzma.FILTER_LZMA2, "preset": lzma.PRESET_DEFAULT, "dict_size": dictionary}]
@@ -169,7 +169,7 @@ class Xz(Compressor):
         return lzma.LZMADecompressor().decompress(data, max_size)
 
     def versions(self) -> dict[str, str]:
-        """See `Compressor`; Python does not tell which liblzma it has, but brings or is built against one."""
+        """See `Compressor`; Python does not expose the version of its liblzma."""
         return {"lzma of python": platform.python_version()}
 
 
@@ -178,12 +178,12 @@ def _lz4() -> ModuleType:
         import_module("lz4.block")
         return import_module("lz4")
     except ImportError:
-        raise InvalidSetting("lz4", "needs a package that is missing (pip install '.[lz4]')") from None
+        raise InvalidSetting("lz4", "a package for lz4 is not installed (pip install '.[lz4]')") from None
 
 
 @dataclass(frozen=True)
 class Lz4(Compressor):
-    """LZ4, bare blocks without their size.
+    """LZ4 in raw blocks without a size field.
 
     Raises:
         InvalidSetting: from the constructor, if the package is not installed.
@@ -204,7 +204,7 @@ class Lz4(Compressor):
         return content
 
     def options(self) -> bytes:
-        """See `Compressor`; these are mandatory: version 1 of the block format, not the high-compression mode."""
+        """See `Compressor`; the options are mandatory: version 1 of the block format, no high-compression mode."""
         return _option_block(struct.pack("<II", 1, 0))
 
     def versions(self) -> dict[str, str]:
@@ -217,13 +217,13 @@ _WITHOUT_LEVELS: dict[str, type[Compressor]] = {"xz": Xz, "lz4": Lz4, "none": St
 
 
 def parse_compression(text: str = DEFAULT_COMPRESSION) -> Compressor:
-    """A compressor by its name.
+    """Return a compressor by its name.
 
     Args:
         text: ``zstd[:LEVEL]``, ``gzip[:LEVEL]``, ``lz4``, ``xz`` or ``none``.
 
     Raises:
-        InvalidSetting: there is no such compressor or level, or lz4 is not installed.
+        InvalidSetting: the compressor or the level does not exist, or lz4 is not installed.
     """
     name, colon, level = text.partition(":")
     if name in _WITH_LEVELS:

@@ -1,6 +1,6 @@
-"""The listing of a directory: names in runs, each run behind a header.
+"""Directory listings: groups of names, each group behind a header.
 
-Spec: squashfs-tools-ng doc/format.adoc, Directory Table; where runs end and index entries stand as in ``mksquashfs``.
+Spec: squashfs-tools-ng doc/format.adoc, Directory Table. Groups and index entries are laid out as by ``mksquashfs``.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from fastpull.sinks.squashfs.format.superblock import METADATA_SIZE
 
 _HEADER = struct.Struct("<3I")
 _ENTRY = struct.Struct("<HhHH")
-_MAX_RUN = 256
+_MAX_GROUP = 256
 
 
 class DirectoryEntry(NamedTuple):
     """A name in a directory.
 
     Attributes:
-        name: of at most 255 bytes.
-        block, offset: where its inode is in the inode table.
-        number: of its inode.
-        type: the basic one of its inode.
+        name: the name, at most 255 bytes.
+        block, offset: the position of the inode in the inode table.
+        number: the inode number.
+        type: the basic type of the inode.
     """
 
     name: bytes
@@ -34,42 +34,42 @@ class DirectoryEntry(NamedTuple):
 
 
 class IndexPoint(NamedTuple):
-    """A header in a listing from which a search may begin: its offset in the listing, and the first name after it."""
+    """A group header at which a lookup may begin: its offset in the listing, and the first name behind it."""
 
     offset: int
     name: bytes
 
 
 class IndexEntry(NamedTuple):
-    """An index point, and the block of the directory table that its header is in."""
+    """An index point, and the block of the directory table that contains its header."""
 
     offset: int
     block: int
     name: bytes
 
 
-def listing(entries: Iterable[DirectoryEntry]) -> tuple[bytes, list[IndexPoint]]:
-    """The listing of a directory, and points about every 8 KiB in it.
+def pack_listing(entries: Iterable[DirectoryEntry]) -> tuple[bytes, list[IndexPoint]]:
+    """Return the listing of a directory, and an index point about every 8 KiB.
 
     Args:
-        entries: in the order of the bytes of their names; others would be listed, but not found.
+        entries: the entries, sorted by the bytes of their names. Readers do not find unsorted names.
     """
     content, points, pack = bytearray(), [], _ENTRY.pack
     header = count = base = last_point = 0
-    run_block = -1
+    group_block = -1
     for name, block, offset, number, kind in entries:
         is_far = len(content) + _ENTRY.size + len(name) - last_point > METADATA_SIZE
-        if block != run_block or count == _MAX_RUN or is_far or not -0x8000 <= number - base <= 0x7FFF:
+        if block != group_block or count == _MAX_GROUP or is_far or not -0x8000 <= number - base <= 0x7FFF:
             if count:
-                _HEADER.pack_into(content, header, count - 1, run_block, base)
+                _HEADER.pack_into(content, header, count - 1, group_block, base)
             if is_far:
                 last_point = len(content)
                 points.append(IndexPoint(last_point, name))
-            header, count, base, run_block = len(content), 0, number, block
+            header, count, base, group_block = len(content), 0, number, block
             content += bytes(_HEADER.size)
         content += pack(offset, number - base, kind, len(name) - 1)
         content += name
         count += 1
     if count:
-        _HEADER.pack_into(content, header, count - 1, run_block, base)
+        _HEADER.pack_into(content, header, count - 1, group_block, base)
     return bytes(content), points

@@ -1,6 +1,6 @@
-"""Inodes as they stand in the inode table, basic where that holds all and extended where it does not.
+"""Inodes as in the inode table: basic where all values fit, else extended.
 
-Spec: squashfs-tools-ng doc/format.adoc, Inode Table; which form is taken is as in ``mksquashfs``.
+Spec: squashfs-tools-ng doc/format.adoc, Inode Table. The choice of the form is that of ``mksquashfs``.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 MAX_MAJOR = 0xFFF
 MAX_MINOR = 0xFFFFF
 
-_COMMON = "<4H2I"
-_DIRECTORY = struct.Struct(_COMMON + "2I2HI")
-_DIRECTORY_EXTENDED = struct.Struct(_COMMON + "4I2HI")
+_HEADER = "<4H2I"
+_DIRECTORY = struct.Struct(_HEADER + "2I2HI")
+_DIRECTORY_EXTENDED = struct.Struct(_HEADER + "4I2HI")
 _DIRECTORY_INDEX = struct.Struct("<3I")
-_FILE = struct.Struct(_COMMON + "4I")
-_FILE_EXTENDED = struct.Struct(_COMMON + "3Q4I")
-_SYMLINK = struct.Struct(_COMMON + "2I")
-_DEVICE = struct.Struct(_COMMON + "2I")
-_DEVICE_EXTENDED = struct.Struct(_COMMON + "3I")
-_FIFO = struct.Struct(_COMMON + "I")
-_FIFO_EXTENDED = struct.Struct(_COMMON + "2I")
+_FILE = struct.Struct(_HEADER + "4I")
+_FILE_EXTENDED = struct.Struct(_HEADER + "3Q4I")
+_SYMLINK = struct.Struct(_HEADER + "2I")
+_DEVICE = struct.Struct(_HEADER + "2I")
+_DEVICE_EXTENDED = struct.Struct(_HEADER + "3I")
+_FIFO = struct.Struct(_HEADER + "I")
+_FIFO_EXTENDED = struct.Struct(_HEADER + "2I")
 _XATTR = struct.Struct("<I")
 
 
-class Common(NamedTuple):
-    """What every inode begins with, after its type.
+class InodeHeader(NamedTuple):
+    """The header of every inode, behind its type.
 
     Attributes:
-        mode: permission bits with setuid, setgid and sticky.
-        uid, gid: positions in the id table.
-        mtime: seconds since the epoch, from 0 to 2**32 - 1.
-        number: of the inode, from 1.
+        mode: the permission bits with setuid, setgid and sticky.
+        uid, gid: the positions of the IDs in the ID table.
+        mtime: the time in seconds since the epoch, from 0 to 2**32 - 1.
+        number: the inode number, from 1.
     """
 
     mode: int
@@ -65,14 +65,14 @@ class Common(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """Where the payload of a file is in the image.
+    """The position of a file's payload in the image.
 
     Attributes:
-        start: absolute offset of the first data block in the image; 0 if there is none.
-        words: one little-endian word of 32 bits for each data block; 0 for a hole.
-        fragment: position in the fragment table of the block that holds the tail, if one does.
-        fragment_offset: of the tail in that block once it is expanded, in bytes.
-        sparse: bytes that are holes.
+        start: the absolute offset of the first data block in the image; 0 if there is none.
+        words: one little-endian block word of 32 bits for each data block; 0 for a hole.
+        fragment: the index of the tail-end's block in the fragment table, or `NO_FRAGMENT`.
+        fragment_offset: the offset of the tail-end in that uncompressed block, in bytes.
+        sparse: the number of bytes in holes.
     """
 
     start: int
@@ -82,28 +82,28 @@ class FileLayout:
     sparse: int = 0
 
 
-def file_inode(common: Common, nlink: int, size: int, layout: FileLayout, xattrs: int = NO_XATTRS) -> bytes:
-    """A file; extended if it has several names, xattrs or holes, or if its size or place needs more than 32 bits."""
+def file_inode(header: InodeHeader, nlink: int, size: int, layout: FileLayout, xattrs: int = NO_XATTRS) -> bytes:
+    """Return the inode of a file; extended for hard links, xattrs, holes, or a size or start beyond 32 bits."""
     start, sparse = layout.start, layout.sparse
     if nlink > 1 or sparse or xattrs != NO_XATTRS or start > MAX_U32 or size > MAX_U32:
         fixed = _FILE_EXTENDED.pack(
             FILE + EXTENDED,
-            *common,
+            *header,
             start,
             size,
-            sparse and min(sparse, size - 1),  # as mksquashfs: a file of nothing but holes is not all sparse
+            sparse and min(sparse, size - 1),  # as mksquashfs: at least one byte is not sparse
             nlink,
             layout.fragment,
             layout.fragment_offset,
             xattrs,
         )
     else:
-        fixed = _FILE.pack(FILE, *common, start, layout.fragment, layout.fragment_offset, size)
+        fixed = _FILE.pack(FILE, *header, start, layout.fragment, layout.fragment_offset, size)
     return fixed + layout.words
 
 
 def directory_inode(
-    common: Common,
+    header: InodeHeader,
     nlink: int,
     listing: tuple[int, int],
     size: int,
@@ -112,64 +112,64 @@ def directory_inode(
     parent: int,
     xattrs: int = NO_XATTRS,
 ) -> bytes:
-    """A directory; extended if it has xattrs or if its listing is long.
+    """Return the inode of a directory; extended if it has xattrs or a long listing.
 
     Args:
-        common: see there.
-        nlink: directories in it, and 2.
-        listing: where its listing begins in the directory table.
-        size: of the listing, in bytes.
-        entries: names in the listing.
-        index: into the listing.
-        parent: inode number of the directory it is in; of the root one that is not used.
-        xattrs: number of its set.
+        header: the inode header.
+        nlink: the number of subdirectories, and 2.
+        listing: the position of its listing in the directory table: block and offset.
+        size: the size of the listing, in bytes.
+        entries: the number of names in the listing.
+        index: the index of the listing.
+        parent: the inode number of the parent; for the root an unused number.
+        xattrs: the number of its set in the xattr table, or `NO_XATTRS`.
     """
     block, offset = listing
-    size_field = size + 3  # readers count two names, "." and "..", that are not stored
+    size_field = size + 3  # readers count "." and "..", which are not stored
     if xattrs == NO_XATTRS and entries <= 256 and size < METADATA_SIZE:
-        return _DIRECTORY.pack(DIRECTORY, *common, block, nlink, size_field, offset, parent)
-    index = index[:0xFFFF]  # what does not fit in the count is only slower to find
+        return _DIRECTORY.pack(DIRECTORY, *header, block, nlink, size_field, offset, parent)
+    index = index[:0xFFFF]  # the count has 16 bits; names behind the last entry are only slower to find
     fixed = _DIRECTORY_EXTENDED.pack(
-        DIRECTORY + EXTENDED, *common, nlink, size_field, block, parent, len(index), offset, xattrs
+        DIRECTORY + EXTENDED, *header, nlink, size_field, block, parent, len(index), offset, xattrs
     )
     rows = (_DIRECTORY_INDEX.pack(entry.offset, entry.block, len(entry.name) - 1) + entry.name for entry in index)
     return fixed + b"".join(rows)
 
 
-def symlink_inode(common: Common, nlink: int, target: bytes, xattrs: int = NO_XATTRS) -> bytes:
-    """A symbolic link; its xattrs, if any, come after its target.
+def symlink_inode(header: InodeHeader, nlink: int, target: bytes, xattrs: int = NO_XATTRS) -> bytes:
+    """Return the inode of a symbolic link; its xattrs, if any, follow its target.
 
     Raises:
-        Unstorable: the target is too long, or there is none.
+        Unstorable: the target is empty or too long.
     """
     if not 0 < len(target) <= MAX_TARGET:
         raise Unstorable(f"the target of a symbolic link has {len(target)} bytes, not 1 to {MAX_TARGET}")
     if xattrs == NO_XATTRS:
-        return _SYMLINK.pack(SYMLINK, *common, nlink, len(target)) + target
-    return _SYMLINK.pack(SYMLINK + EXTENDED, *common, nlink, len(target)) + target + _XATTR.pack(xattrs)
+        return _SYMLINK.pack(SYMLINK, *header, nlink, len(target)) + target
+    return _SYMLINK.pack(SYMLINK + EXTENDED, *header, nlink, len(target)) + target + _XATTR.pack(xattrs)
 
 
-def device_inode(common: Common, nlink: int, is_block: bool, number: int, xattrs: int = NO_XATTRS) -> bytes:
-    """A block or character device; ``number`` is from `device_number`."""
+def device_inode(header: InodeHeader, nlink: int, is_block: bool, number: int, xattrs: int = NO_XATTRS) -> bytes:
+    """Return the inode of a block or character device; ``number`` is from `device_number`."""
     kind = BLOCK if is_block else CHAR
     if xattrs == NO_XATTRS:
-        return _DEVICE.pack(kind, *common, nlink, number)
-    return _DEVICE_EXTENDED.pack(kind + EXTENDED, *common, nlink, number, xattrs)
+        return _DEVICE.pack(kind, *header, nlink, number)
+    return _DEVICE_EXTENDED.pack(kind + EXTENDED, *header, nlink, number, xattrs)
 
 
-def fifo_inode(common: Common, nlink: int, xattrs: int = NO_XATTRS) -> bytes:
-    """A fifo."""
+def fifo_inode(header: InodeHeader, nlink: int, xattrs: int = NO_XATTRS) -> bytes:
+    """Return the inode of a fifo."""
     if xattrs == NO_XATTRS:
-        return _FIFO.pack(FIFO, *common, nlink)
-    return _FIFO_EXTENDED.pack(FIFO + EXTENDED, *common, nlink, xattrs)
+        return _FIFO.pack(FIFO, *header, nlink)
+    return _FIFO_EXTENDED.pack(FIFO + EXTENDED, *header, nlink, xattrs)
 
 
 def device_number(major: int, minor: int) -> int:
-    """A device as one number, as Linux encodes it.
+    """Return the device number in the encoding of Linux.
 
     Raises:
-        Unstorable: one of the two is too large.
+        Unstorable: the major or minor number is too large.
     """
     if major > MAX_MAJOR or minor > MAX_MINOR:
-        raise Unstorable(f"the numbers of a device, {major}:{minor}, are beyond {MAX_MAJOR}:{MAX_MINOR}")
+        raise Unstorable(f"the device number {major}:{minor} exceeds {MAX_MAJOR}:{MAX_MINOR}")
     return major << 8 | minor & 0xFF | (minor & ~0xFF) << 12

@@ -1,4 +1,4 @@
-"""Metadata blocks: 8192 bytes of records each, compressed, behind two bytes of length.
+"""Metadata blocks: 8192 bytes of records each, compressed, behind a header of two bytes.
 
 Spec: squashfs-tools-ng doc/format.adoc, Packing Metadata.
 """
@@ -12,7 +12,7 @@ from fastpull.sinks.squashfs.format.superblock import METADATA_SIZE, metadata_he
 
 
 def metadata_block(data: bytes, compress: Callable[[bytes], bytes]) -> bytes:
-    """One block with its header; stored raw where compression does not make it smaller."""
+    """Return one block with its header; raw where compression does not make it smaller."""
     packed = compress(data)
     if len(packed) < len(data):
         return metadata_header(len(packed), raw=False) + packed
@@ -20,24 +20,24 @@ def metadata_block(data: bytes, compress: Callable[[bytes], bytes]) -> bytes:
 
 
 class MetadataWriter:
-    """Packs the records of one table; only what is compressed stays in memory.
+    """Packs the records of one table. Complete blocks are kept compressed.
 
     Args:
-        compress: for one block.
+        compress: the function that compresses one block.
     """
 
     def __init__(self, compress: Callable[[bytes], bytes]) -> None:
         self._compress = compress
         self._packed: list[bytes] = []
-        self._starts = [0]  # of each block, that being filled included
+        self._starts = [0]  # of each block, including the block being filled
         self._start = 0
         self._pending = bytearray()
 
     def write(self, record: bytes) -> tuple[int, int]:
-        """Appends a record, which may go over the end of a block.
+        """Append a record, which may cross the end of a block.
 
         Returns:
-            Where it begins: its block, as an offset in the table, and its offset in the block once that is expanded.
+            The reference to the record: the offset of its block in the table, and its offset in the uncompressed block.
         """
         reference = self._start, len(self._pending)
         self._pending += record
@@ -46,18 +46,18 @@ class MetadataWriter:
         return reference
 
     def block_at(self, reference: tuple[int, int], distance: int) -> int:
-        """The block that holds the byte so far behind the beginning of a record that has been written."""
+        """Return the offset of the block that holds the byte at a distance behind the start of a written record."""
         block, offset = reference
         return self._starts[bisect_right(self._starts, block) - 1 + (offset + distance) // METADATA_SIZE]
 
     def starts(self) -> list[int]:
-        """Where each block begins, after `finish`."""
+        """Return the offset of each block. Valid after `finish`."""
         return self._starts[:-1]
 
     def finish(self) -> bytes:
-        """The table. Nothing can be written after it."""
+        """Return the table. Nothing can be written afterwards."""
         if self._pending:
-            self._put(bytes(self._pending))
+            self._append_block(bytes(self._pending))
             self._pending.clear()
         table = b"".join(self._packed)
         self._packed.clear()
@@ -66,10 +66,10 @@ class MetadataWriter:
     def _flush(self) -> None:
         whole = len(self._pending) - len(self._pending) % METADATA_SIZE
         for at in range(0, whole, METADATA_SIZE):
-            self._put(bytes(self._pending[at : at + METADATA_SIZE]))
+            self._append_block(bytes(self._pending[at : at + METADATA_SIZE]))
         del self._pending[:whole]
 
-    def _put(self, data: bytes) -> None:
+    def _append_block(self, data: bytes) -> None:
         self._packed.append(metadata_block(data, self._compress))
         self._start += len(self._packed[-1])
         self._starts.append(self._start)

@@ -2,18 +2,18 @@
 
 ::
 
-    0   superblock            96 bytes, written last
-        compressor options    one metadata block, stored raw; only where flag 0x400 says so
-        data                  the blocks of files and the fragment blocks, in any order, with gaps if need be
-        inode table           metadata blocks; of the root directory last, so that ``mksquashfs`` can append
-        directory table       metadata blocks; for each directory its listing
-        fragment table        metadata blocks of 16 bytes each, then where those blocks are
-        id table              metadata blocks of 4 bytes for each uid or gid, then where those blocks are
-        xattr tables          names and values, then sets of them, then a header and where the sets' blocks are
-        padding               to a multiple of 4096, as loop devices need it
+    superblock            96 bytes, written last
+    compressor options    one raw metadata block; only with flag 0x400
+    data                  data blocks and fragment blocks, in any order; gaps are allowed
+    inode table           metadata blocks; the root directory is last, so that ``mksquashfs`` can append
+    directory table       metadata blocks; one listing for each directory
+    fragment table        metadata blocks with rows of 16 bytes, then the offsets of these blocks
+    id table              metadata blocks with 4 bytes for each uid or gid, then the offsets of these blocks
+    xattr tables          names and values, then rows of sets, then a header and the offsets of the rows' blocks
+    padding               to a multiple of 4096, which loop devices need
 
-All numbers are little-endian and nothing is aligned. Readers find where a table ends by where the next one begins, so
-nothing may stand between two of them. There is no export table: only NFS servers use it, and it is optional.
+All numbers are little-endian and nothing is aligned. Readers take the start of a table as the end of the one before, so
+there is no gap between tables. There is no export table: it is optional, and only NFS servers use it.
 
 Spec: squashfs-tools-ng doc/format.adoc, Overview and The Superblock.
 """
@@ -25,16 +25,16 @@ from dataclasses import dataclass
 
 SUPERBLOCK_SIZE = 96
 METADATA_SIZE = 8192
-"""Bytes that each metadata block expands to, save the last of its table."""
+"""The uncompressed size of every metadata block except the last of its table."""
 
 ALIGNMENT = 4096
-"""An image is padded to a multiple of this: a loop device drops an incomplete last sector or page."""
+"""The size of an image is padded to a multiple of this: a loop device drops an incomplete last sector or page."""
 
 RAW = 1 << 24
-"""In the word of a data or fragment block: it is stored uncompressed. A word of 0 is a hole."""
+"""The bit of a block word that marks a raw (uncompressed) block. A word of 0 is a hole."""
 
 METADATA_RAW = 1 << 15
-"""In the header of a metadata block: it is stored uncompressed."""
+"""The bit of a metadata block's header that marks a raw block."""
 
 NO_FRAGMENT = 0xFFFFFFFF
 NO_XATTRS = 0xFFFFFFFF
@@ -42,10 +42,10 @@ NO_TABLE = 0xFFFFFFFFFFFFFFFF
 
 MAX_U32 = 0xFFFFFFFF
 MAX_NAME = 255
-"""Bytes of a name: what Linux allows; the format has room for one more."""
+"""The limit of Linux for a name, in bytes; the format allows one more."""
 
 MAX_TARGET = 65_535
-"""Bytes of a symbolic link's target that readers accept."""
+"""The largest target of a symbolic link that readers accept, in bytes."""
 
 MIN_BLOCK_SIZE = 4096
 MAX_BLOCK_SIZE = 1 << 20
@@ -54,10 +54,10 @@ RAW_DATA = 0x2
 NO_FRAGMENTS = 0x10
 DEDUPLICATED = 0x40
 HAS_OPTIONS = 0x400
-"""Flags. Of these only the last matters to readers; the others tell ``mksquashfs`` how to append."""
+"""Flags. Readers use only the last one; the others tell ``mksquashfs`` how to append."""
 
 DIRECTORY, FILE, SYMLINK, BLOCK, CHAR, FIFO, SOCKET = range(1, 8)
-"""Types of inodes; an extended inode has 7 more, but its name in a listing has these."""
+"""Inode types. An extended inode adds `EXTENDED`; directory entries always have the basic type."""
 
 EXTENDED = 7
 
@@ -66,33 +66,33 @@ _SUPERBLOCK = struct.Struct("<5I6H8Q")
 
 
 class Unstorable(Exception):
-    """The format has no room for something; the message says for what. It becomes an error with a path."""
+    """The format cannot hold a value, which the message names. The inode table adds the path."""
 
 
 def metadata_header(size: int, raw: bool) -> bytes:
-    """What stands before a metadata block of a size."""
+    """Return the header of a metadata block."""
     return (size | METADATA_RAW if raw else size).to_bytes(2, "little")
 
 
 @dataclass(frozen=True, slots=True)
 class Superblock:
-    """The head of an image.
+    """The superblock of an image.
 
     Attributes:
-        inodes: how many there are; names of one inode count once.
-        time: of the image, in seconds since the epoch.
-        block_size: of data, in bytes; a power of two from 4 KiB to 1 MiB.
-        fragments: how many entries the fragment table has.
-        compressor: its number.
-        flags: of those above.
-        ids: how many uids and gids there are.
-        root: reference of the root directory's inode, ``block << 16 | offset``.
-        size: of the image, in bytes, without its padding.
-        id_start, xattr_start, fragment_start: where the tables' lists of blocks begin; there may be no xattrs.
-        inode_start, directory_start: where the tables begin.
+        inodes: the number of inodes; hard links count once.
+        time: the time of the image, in seconds since the epoch.
+        block_size: the size of data blocks, in bytes: a power of two from 4 KiB to 1 MiB.
+        fragments: the number of rows of the fragment table.
+        compressor: the number of the compressor.
+        flags: the flags, see above.
+        ids: the number of rows of the ID table.
+        root: the reference to the root directory's inode, ``block << 16 | offset``.
+        size: the size of the image in bytes, without its padding.
+        id_start, xattr_start, fragment_start: the offsets of the tables' block lists; `NO_TABLE` without xattrs.
+        inode_start, directory_start: the offsets of the tables.
 
     Raises:
-        ValueError: from the constructor, for a block size that the format does not have.
+        ValueError: from the constructor, for a block size that the format does not allow.
 
     Spec: squashfs-tools-ng doc/format.adoc, The Superblock.
     """
@@ -116,7 +116,7 @@ class Superblock:
         check_block_size(self.block_size)
 
     def to_bytes(self) -> bytes:
-        """The superblock as it stands at the beginning of the image."""
+        """Return the bytes of the superblock."""
         return _SUPERBLOCK.pack(
             _MAGIC,
             self.inodes,
@@ -141,15 +141,15 @@ class Superblock:
 
 
 def check_block_size(size: int) -> None:
-    """Refuses what cannot be a block size.
+    """Check a block size.
 
     Raises:
-        ValueError: it is no power of two, or too small or too large.
+        ValueError: the size is not a power of two, or out of range.
     """
     if not MIN_BLOCK_SIZE <= size <= MAX_BLOCK_SIZE or size & (size - 1):
-        raise ValueError(f"a block size is a power of two from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}, not {size}")
+        raise ValueError(f"block size {size}, expected a power of two from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}")
 
 
 def clamped(time: int) -> int:
-    """The nearest time that the format can hold, from 1970 to 2106."""
+    """Return the nearest time that the format can hold, from 1970 to 2106."""
     return min(max(time, 0), MAX_U32)

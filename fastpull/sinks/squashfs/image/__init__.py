@@ -1,1 +1,1 @@
-"""A whole squashfs image: planned from its layers' blocks, written, compared."""
+"""A whole squashfs image: plan, write, fingerprint, and transfer from the cache."""

@@ -1,11 +1,11 @@
-"""The metadata of an image: everything but the blocks of data, made of a tree and of where its files' payloads are.
+"""The metadata of an image: everything except the data, made from a tree and the layouts of its files.
 
 ::
 
     number the tree
-    for each directory, those inside it first:
-        write the inodes of what is in it, its listing, its own inode
-    join the tables; the superblock says where each is
+    for each directory, subdirectories first:
+        write the inodes of its non-directories, its listing, its own inode
+    join the tables; the superblock has the offset of each
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ImageMetadata:
-    """What an image consists of besides its data.
+    """The metadata of an image.
 
     Attributes:
-        superblock: to be written at the beginning, last of all.
-        pieces: to be written behind the data, one after the other; padded, so that the image ends where they do.
-        inodes: how many there are; names of one inode count once.
-        clamped_times: how many of them had a time that the format cannot hold, and have the nearest that it can.
-        dropped_xattrs: how many attributes were left out.
+        superblock: the superblock, to write at offset 0 after everything else.
+        pieces: the bytes to write behind the data, one after the other, padding included.
+        inodes: the number of inodes; hard links count once.
+        clamped_times: the number of inodes whose time was replaced by the nearest that the format can hold.
+        dropped_xattrs: the number of xattrs that were left out.
     """
 
     superblock: bytes
@@ -57,24 +57,24 @@ def make_image_metadata(
     flags: int = 0,
     check: Callable[[], None] = lambda: None,
 ) -> ImageMetadata:
-    """Makes the metadata of an image. The same arguments make the same bytes.
+    """Make the metadata of an image. Equal arguments give equal bytes.
 
     Args:
-        tree: what the image has to be.
-        layout: where the payload of a file is; asked once for each file that is not empty.
-        fragments: the fragment blocks; each holds the tail of a file of the tree at least, for readers refuse images
-            with more of them than inodes.
-        block_size: of data, in bytes.
-        compressor: of data and metadata.
-        data_end: where in the image the data ends, and the tables begin.
-        time: of the image, in seconds since the epoch; clamped to what the format can hold.
-        mtime: takes the place of all times in the tree, if it is given.
-        flags: of the superblock; those that follow from the compressor are added.
-        check: called once for each directory; what it raises ends the work.
+        tree: the content of the image.
+        layout: the layout of a file's payload; called once for each non-empty file.
+        fragments: the fragment blocks. Each must hold the tail-end of a file in the tree: readers refuse images with
+            more fragment blocks than inodes.
+        block_size: the size of data blocks, in bytes.
+        compressor: the compressor of data and metadata.
+        data_end: the offset at which the data ends and the tables begin.
+        time: the time of the image, in seconds since the epoch; clamped to the range of the format.
+        mtime: the time of all inodes; None for their own.
+        flags: flags of the superblock; the flags of the compressor are added.
+        check: called once for each directory; an exception from it ends the work.
 
     Raises:
-        OutputError: the tree holds something that the format cannot; it names the path.
-        ValueError: the block size is none.
+        OutputError: the format cannot hold something in the tree; the error names its path.
+        ValueError: the block size is invalid.
 
     Spec: squashfs-tools-ng doc/format.adoc.
     """
@@ -85,10 +85,10 @@ def make_image_metadata(
     inodes = InodeTable(
         tree, numbering, layout, block_size=block_size, compress=compressor.compress_metadata, mtime=mtime
     )
-    for folder in numbering.folders:
+    for directory in numbering.directories:
         check()
-        inodes.write(folder)
-    root = numbering.folders[-1].entry
+        inodes.write(directory)
+    root = numbering.directories[-1].entry
     assert root is not None
     options = compressor.options()
     tables = _join(inodes, fragments, data_end, compressor.compress_metadata)
@@ -128,12 +128,14 @@ class _Tables:
 
 
 def _join(inodes: InodeTable, fragments: Sequence[Fragment], start: int, compress: Callable[[bytes], bytes]) -> _Tables:
-    """Puts the tables one behind the other, without gaps."""
+    """Join the tables without gaps."""
     inode_table, directory_table = inodes.inodes.finish(), inodes.listings.finish()
     directory_start = start + len(inode_table)
     at = directory_start + len(directory_table)
     fragment_table = lookup_table(fragment_rows(fragments), at, compress)
-    fragment_start = at + len(fragment_table.blocks)  # also where there are none: unsquashfs wants a place in the image
+    fragment_start = at + len(
+        fragment_table.blocks
+    )  # also without fragments: unsquashfs requires an offset in the image
     at = fragment_start + len(fragment_table.positions)
     id_table = lookup_table(inodes.ids.rows(), at, compress)
     id_start = at + len(id_table.blocks)

@@ -1,4 +1,4 @@
-"""The tables that are looked up by number: metadata blocks, and behind them a list of where each block is.
+"""Lookup tables: metadata blocks with fixed-size rows, followed by the list of the blocks' offsets.
 
 Spec: squashfs-tools-ng doc/format.adoc, Fragment Table and ID Table.
 """
@@ -22,8 +22,8 @@ class Fragment:
     """A fragment block.
 
     Attributes:
-        start: absolute offset in the image.
-        word: its size on the disk, and whether it is raw; as for a data block.
+        start: the absolute offset in the image.
+        word: the block word, as of a data block: size on disk, with a bit for raw.
     """
 
     start: int
@@ -32,11 +32,11 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class LookupTable:
-    """A table as it stands in the image.
+    """A table as in the image.
 
     Attributes:
         blocks: the metadata blocks.
-        positions: absolute offset of each; the superblock says where this list begins.
+        positions: the absolute offset of each block; the superblock has the offset of this list.
     """
 
     blocks: bytes
@@ -44,12 +44,12 @@ class LookupTable:
 
 
 def lookup_table(content: bytes, start: int, compress: Callable[[bytes], bytes]) -> LookupTable:
-    """Packs a table.
+    """Pack a table.
 
     Args:
-        content: the rows, one after the other; there may be none.
-        start: absolute offset in the image that the table will begin at.
-        compress: for one metadata block.
+        content: the rows, one after the other; may be empty.
+        start: the absolute offset of the table in the image.
+        compress: the function that compresses one metadata block.
     """
     writer = MetadataWriter(compress)
     writer.write(content)
@@ -59,12 +59,12 @@ def lookup_table(content: bytes, start: int, compress: Callable[[bytes], bytes])
 
 
 def fragment_rows(fragments: Iterable[Fragment]) -> bytes:
-    """The rows of the fragment table."""
+    """Return the rows of the fragment table."""
     return b"".join(_FRAGMENT.pack(fragment.start, fragment.word, 0) for fragment in fragments)
 
 
 class IdTable:
-    """Every uid and gid once: inodes have 16 bits for their position here."""
+    """The uids and gids, each once. Inodes refer to them by a position of 16 bits."""
 
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
@@ -73,10 +73,10 @@ class IdTable:
         return len(self._positions)
 
     def position(self, number: int) -> int:
-        """The position of a uid or gid, which is added if it is new.
+        """Return the position of a uid or gid, and add it if it is new.
 
         Raises:
-            Unstorable: there is no room for one more.
+            Unstorable: the table is full.
         """
         found = self._positions.get(number)
         if found is None:
@@ -87,5 +87,5 @@ class IdTable:
         return found
 
     def rows(self) -> bytes:
-        """The rows of the table."""
+        """Return the rows of the table."""
         return struct.pack(f"<{len(self._positions)}I", *self._positions)

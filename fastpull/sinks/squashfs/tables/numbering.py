@@ -1,7 +1,7 @@
-"""The order in which a tree is written, and the number of every directory's inode.
+"""The order in which the inodes of a tree are written, and the inode number of every directory.
 
-A directory comes after everything in it, so that its listing can say where that is; but its inode names its parent's
-number, which therefore has to be known before.
+A directory comes after its content, so that its listing can refer to written inodes. But the inode of a subdirectory
+contains the number of its parent, so all numbers are determined before the first inode is written.
 """
 
 from __future__ import annotations
@@ -23,77 +23,77 @@ class NumberedDirectory:
     """A directory of the tree.
 
     Attributes:
-        name: in its parent.
-        node: of the tree.
-        parent: the directory it is in; None for the root.
-        inside: the directories in it, by name.
-        number: of its inode.
-        entry: as its parent lists it, once its inode is written.
+        name: the name in its parent.
+        node: the node of the tree.
+        parent: the parent directory; None for the root.
+        subdirectories: the subdirectories by name.
+        number: the inode number.
+        entry: the entry in its parent's listing, once the inode is written.
     """
 
-    __slots__ = ("entry", "inside", "name", "node", "number", "parent")
+    __slots__ = ("entry", "name", "node", "number", "parent", "subdirectories")
 
     def __init__(self, name: bytes, node: DirectoryNode, parent: NumberedDirectory | None) -> None:
         self.name = name
         self.node = node
         self.parent = parent
-        self.inside: dict[bytes, NumberedDirectory] = {}
+        self.subdirectories: dict[bytes, NumberedDirectory] = {}
         self.number = 0
         self.entry: DirectoryEntry | None = None
 
     def path(self, name: bytes = b"") -> bytes:
-        """The path of the directory, or of what has a name in it."""
-        parts, folder = [name] if name else [], self
-        while folder.parent is not None:
-            parts.append(folder.name)
-            folder = folder.parent
+        """Return the path of the directory, or of a name in it."""
+        parts, directory = [name] if name else [], self
+        while directory.parent is not None:
+            parts.append(directory.name)
+            directory = directory.parent
         return b"/".join(reversed(parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """A tree in the order of writing: in each directory first what is no directory, by name, then the directory itself.
+    """A tree in the order of writing: for each directory its non-directories by name, then the directory itself.
 
     Attributes:
-        folders: all directories, each after those in it, the root last.
-        names: how many names each inode has that has more than one.
-        inodes: how many there are.
+        directories: all directories, each after its subdirectories; the root is last.
+        link_counts: the number of names of each inode with several names.
+        inodes: the number of inodes.
     """
 
-    folders: list[NumberedDirectory]
-    names: dict[Origin, int]
+    directories: list[NumberedDirectory]
+    link_counts: dict[Origin, int]
     inodes: int
 
 
 def number_tree(tree: Tree) -> Numbering:
-    """Numbers a tree.
+    """Number the inodes of a tree.
 
     Raises:
-        OutputError: it has more inodes than the format has numbers for.
+        OutputError: the tree has more inodes than the format allows.
     """
-    folders, pending = [], [NumberedDirectory(b"", tree.root, None)]
+    directories, pending = [], [NumberedDirectory(b"", tree.root, None)]
     while pending:
-        folder = pending.pop()
-        folders.append(folder)
-        inner = [(name, child) for name, child in folder.node.children.items() if isinstance(child, DirectoryNode)]
-        folder.inside = {name: NumberedDirectory(name, child, folder) for name, child in sorted(inner)}
-        pending.extend(folder.inside.values())
-    folders.reverse()
+        directory = pending.pop()
+        directories.append(directory)
+        children = [(name, node) for name, node in directory.node.children.items() if isinstance(node, DirectoryNode)]
+        directory.subdirectories = {name: NumberedDirectory(name, node, directory) for name, node in sorted(children)}
+        pending.extend(directory.subdirectories.values())
+    directories.reverse()
     seen = [bytearray(len(index)) for index in tree.indexes]
-    names: dict[Origin, int] = {}
+    link_counts: dict[Origin, int] = {}
     inodes = 0
-    for folder in folders:
-        for child in folder.node.children.values():
+    for directory in directories:
+        for child in directory.node.children.values():
             if not isinstance(child, DirectoryNode):
-                # an origin, taken apart inline: calls made this loop slower
-                layer, number = seen[child >> 32], child & 0xFFFFFFFF
-                if layer[number]:
-                    names[child] = names.get(child, 1) + 1
+                # inlined accessors: function calls made this loop slower
+                is_seen, entry = seen[child >> 32], child & 0xFFFFFFFF
+                if is_seen[entry]:
+                    link_counts[child] = link_counts.get(child, 1) + 1
                 else:
-                    layer[number] = 1
+                    is_seen[entry] = 1
                     inodes += 1
         inodes += 1
-        folder.number = inodes
-    if inodes >= MAX_U32:  # the root's parent has the number after the last
+        directory.number = inodes
+    if inodes >= MAX_U32:  # the root's parent field has the number after the last
         raise OutputError(printable(b""), f"more than {MAX_U32 - 1} inodes", errno.EOVERFLOW)
-    return Numbering(folders, names, inodes)
+    return Numbering(directories, link_counts, inodes)
