@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bench import peers
 from bench.limits import LimitStage
-from bench.sources import Transport
+from bench.sources import ImageTransport
 from tests.support.programs import missing
 from tests.support.setup_errors import SetupError
 
@@ -40,7 +40,7 @@ class Comparison:
     name: str
     peers: tuple[Peer, ...]
     stages: tuple[LimitStage, ...] = ()
-    source: Transport = Transport.HTTP
+    source: ImageTransport = ImageTransport.HTTP
     is_usual: bool = False
     is_download: bool = False
 
@@ -62,8 +62,8 @@ class Comparison:
         return replace(self, peers=tuple(filter(can, self.peers)))
 
 
-def _download(name: str, source: Transport, *more: Peer, options: tuple[str, ...] = ()) -> Comparison:
-    stages = _FETCH if source is Transport.HTTP else ()
+def _download(name: str, source: ImageTransport, *more: Peer, options: tuple[str, ...] = ()) -> Comparison:
+    stages = _FETCH if source is ImageTransport.HTTP else ()
     return Comparison(name, (peers.fastpull_warm(*options), peers.skopeo(), *more), stages, source, is_download=True)
 
 
@@ -86,7 +86,7 @@ COMPARISONS = (
         (LimitStage.READ, *_SQUASHFS),
         is_usual=True,
     ),
-    Comparison("writer", (peers.writer(), peers.tar2sqfs()), source=Transport.LAYOUT, is_usual=True),
+    Comparison("writer", (peers.writer(), peers.tar2sqfs()), source=ImageTransport.LAYOUT, is_usual=True),
     Comparison(
         "directory, cached",
         (peers.fastpull("rootfs", is_cached=True), peers.umoci(is_cached=True)),
@@ -96,19 +96,19 @@ COMPARISONS = (
         "directory, layout",
         (peers.fastpull("rootfs"), peers.umoci_from_layout()),
         (*_LOAD, *_DIRECTORY),
-        Transport.LAYOUT,
+        ImageTransport.LAYOUT,
     ),
     Comparison(
         "squashfs, layout",
         (peers.fastpull("image.sqsh"), peers.mksquashfs_from_layout(*_ZSTD)),
         (*_LOAD, *_SQUASHFS),
-        Transport.LAYOUT,
+        ImageTransport.LAYOUT,
     ),
-    Comparison("directory, tls", (peers.fastpull("rootfs", "--insecure"), peers.umoci()), (), Transport.TLS),
-    _download("download", Transport.HTTP, peers.crane(), peers.oras()),
-    _download("download, tls", Transport.TLS, options=("--insecure",)),
-    _download("download, 20 ms", Transport.NEAR),
-    _download("download, 80 ms", Transport.FAR),
+    Comparison("directory, tls", (peers.fastpull("rootfs", "--insecure"), peers.umoci()), (), ImageTransport.TLS),
+    _download("download", ImageTransport.HTTP, peers.crane(), peers.oras()),
+    _download("download, tls", ImageTransport.TLS, options=("--insecure",)),
+    _download("download, 20 ms", ImageTransport.NEAR),
+    _download("download, 80 ms", ImageTransport.FAR),
 )
 
 

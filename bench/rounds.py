@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bench.comparisons import Comparison
     from bench.limits import LimitWork
     from bench.peers import Peer
-    from bench.sources import ImageSource, Transport
+    from bench.sources import ImageSource, ImageTransport
     from tests.support.images.layouts import Layout
 
 
@@ -94,7 +94,7 @@ class Results:
 
 def run_rounds(
     layout: Layout,
-    sources: Mapping[Transport, ImageSource],
+    sources: Mapping[ImageTransport, ImageSource],
     comparisons: Sequence[Comparison],
     locations: Sequence[OutputLocation],
     rounds: int,

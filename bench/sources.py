@@ -17,7 +17,7 @@ RATE = 50e6
 """Bytes per second of each connection to a distant registry."""
 
 
-class Transport(StrEnum):
+class ImageTransport(StrEnum):
     """The transports of an image."""
 
     LAYOUT = "layout"
@@ -27,7 +27,7 @@ class Transport(StrEnum):
     FAR = "80 ms"
 
 
-_DELAYS = {Transport.NEAR: 0.020, Transport.FAR: 0.080}
+_DELAYS = {ImageTransport.NEAR: 0.020, ImageTransport.FAR: 0.080}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class ImageSource:
 
 @contextlib.contextmanager
 def serve_sources(
-    layout: Layout, transports: Collection[Transport], folder: str
-) -> Iterator[dict[Transport, ImageSource]]:
+    layout: Layout, transports: Collection[ImageTransport], folder: str
+) -> Iterator[dict[ImageTransport, ImageSource]]:
     """Serve an image from registries and proxies, and stop them at the end.
 
     Args:
@@ -62,19 +62,19 @@ def serve_sources(
     Raises:
         SetupError: A service does not start, or rejects the image.
     """
-    sources = {Transport.LAYOUT: ImageSource(f"{layout.path}:{layout.tag}", "oci:")}
+    sources = {ImageTransport.LAYOUT: ImageSource(f"{layout.path}:{layout.tag}", "oci:")}
     with contextlib.ExitStack() as stack:
-        if set(transports) - {Transport.LAYOUT}:
+        if set(transports) - {ImageTransport.LAYOUT}:
             address = stack.enter_context(running(folder))
             push(layout, address)
             for transport in transports:
                 if transport in _DELAYS:
                     at = stack.enter_context(slowed(address, _DELAYS[transport], RATE))
-                elif transport is Transport.TLS:
+                elif transport is ImageTransport.TLS:
                     at = stack.enter_context(running(folder, Certificate.make(folder)))
                 else:
                     at = address
-                if transport is not Transport.LAYOUT:
+                if transport is not ImageTransport.LAYOUT:
                     sources[transport] = ImageSource(
                         reference_at(at, layout), repository=f"http://{address}/v2/{REPOSITORY}"
                     )

@@ -54,6 +54,7 @@ def test_inner_stage_pauses_the_outer_stage() -> None:
     assert clock.seconds == {LimitStage.INFLATE: 2.0 + 4.0 + 2.0, LimitStage.READ: 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wanted",
     [

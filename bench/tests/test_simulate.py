@@ -58,6 +58,7 @@ def test_each_strategy_downloads_the_expected_bytes(nodes: int, squashed: bool) 
         assert found.registry_bytes == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("nodes", [1, 3, 40])
@@ -67,6 +68,7 @@ def test_faster_server_never_slows_a_pull(strategy: str, rate: str, nodes: int) 
     assert after.seconds <= before.seconds * 1.01, "the order of pieces may change"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(1e6, 1e9), min_size=len(RATES), max_size=len(RATES)),
@@ -84,6 +86,7 @@ def test_pull_is_never_faster_than_its_slowest_server(
     assert found.seconds >= simulate(strategy, 1, FAST, LARGE, squashed=squashed, pieces=32).seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 10, 1000])
 def test_bottleneck_is_the_slowest_server(nodes: int) -> None:
     slow = {"registry": "registry_rate", "a node's disk": "disk_rate", "shared filesystem": "shared_rate"}
@@ -92,6 +95,7 @@ def test_bottleneck_is_the_slowest_server(nodes: int) -> None:
         assert simulate(strategy, nodes, with_rates(FAST, {rate: 1e6}), LARGE, pieces=64).bottleneck == name
 
 
+@pytest.mark.slow
 def test_independent_pulls_are_limited_by_the_registry() -> None:
     site = replace(FAST, registry_rate=1e9)
     for nodes in (1, 10, 1000):

@@ -172,6 +172,7 @@ def test_gaps_of_sparse_files_become_holes(engine: Engine) -> None:
     assert made.tails == {0: bytes(17)}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_both_engines_agree_for_any_chunks(data: st.DataObject) -> None:

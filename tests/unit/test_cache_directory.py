@@ -103,6 +103,7 @@ async def use(cache: Path, reference: str, output: Path) -> None:
             act(fastpull.cache.CacheManager(cache))
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(
     ("plant", "mode"),
@@ -136,6 +137,7 @@ async def test_what_stands_in_the_place_of_a_folder_leads_nowhere(
         assert look(canary) == before, folder
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(
     "folder", ["", "blobs/sha256", "partial/sha256/BLOB", "index", "refs/user-0", "answers", "locks", "trash"]

@@ -9,11 +9,13 @@ import pytest
 from tests.support.cases import AREAS, PAGE, find_cases, table, with_table
 
 
+@pytest.mark.slow
 def test_the_table_of_cases_is_that_of_the_tests() -> None:
     page = PAGE.read_text()
     assert page == with_table(page, table(find_cases())), "run: make cases"
 
 
+@pytest.mark.slow
 def test_every_area_that_is_listed_has_its_cases() -> None:
     found = find_cases()
     assert len({(case.area, case.text) for case in found}) == len(found), "a case stands there twice"

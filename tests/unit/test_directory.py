@@ -437,6 +437,7 @@ def test_names_beyond_what_the_filesystem_allows_are_names_of_copies(
     assert [f"{copies} copies" in warning for warning in report.warnings] == ([True] if copies else [])
 
 
+@pytest.mark.slow
 def test_more_names_than_ext4_gives_a_file(tmp_path: Path) -> None:
     count = 65_001
     members = [file("f", b"x"), *(hardlink(f"d{number % 8}/{number}", "f") for number in range(count - 1))]

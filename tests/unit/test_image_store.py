@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def test_a_changed_bit_or_a_missing_end_is_noticed(at: int, bit: int, is_cut: bo
     assert FinishedImage.from_bytes(bytes(content), IMAGE.path, 77.0) is None
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         ImageKey,

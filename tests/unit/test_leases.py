@@ -22,6 +22,8 @@ from fastpull.cache.store import Store
 from fastpull.errors import LockLost
 from fastpull.oci.digest import Digest
 
+pytestmark = pytest.mark.slow
+
 LEASE_SECONDS, HEARTBEAT_SECONDS = 2.0, 0.2
 
 NODE = f"""

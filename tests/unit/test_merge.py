@@ -476,6 +476,7 @@ def outcome(layers: list[list[Entry]]) -> tuple[Any, Any]:
     return real, model
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=int(os.environ.get("FASTPULL_TESTS_STACKS") or 1500))
 @given(stacks)
 def test_any_stack_of_layers_is_as_the_model_has_it(layers: list[list[Entry]]) -> None:
@@ -483,6 +484,7 @@ def test_any_stack_of_layers_is_as_the_model_has_it(layers: list[list[Entry]]) -
     assert real == model
 
 
+@pytest.mark.slow
 def test_random_stacks_of_links_and_markers_are_as_the_model_has_them() -> None:
     taken = hidden = 0
     for seed in range(3000):
@@ -496,6 +498,7 @@ def test_random_stacks_of_links_and_markers_are_as_the_model_has_them() -> None:
     assert taken > hidden > 100  # about half are taken, and markers act in a quarter of those
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(stacks, st.randoms())
 def test_where_markers_stand_in_their_layer_does_not_matter(layers: list[list[Entry]], source: Any) -> None:

@@ -166,6 +166,7 @@ def test_records_beyond_the_blob_are_not_believed(store: Store) -> None:
     assert begin(store).resumed == 0
 
 
+@pytest.mark.slow
 def test_a_journal_has_no_range_read_twice() -> None:
     records = [Record(offset, length, 1) for offset, length in [(50, 10), (0, 20), (55, 30), (10, 5), (60, 1), (0, 20)]]
     found = parse_records(b"".join(record.to_bytes() for record in records), 100)

@@ -43,6 +43,7 @@ def test_a_fingerprint_of_another_size_is_refused() -> None:
         known.find(b"short")
 
 
+@pytest.mark.slow
 def test_many_that_differ_in_one_half_only_are_all_found() -> None:
     known = _native.Fingerprints()
     items = [number.to_bytes(8, "big") + bytes(8) for number in range(50_000)]

@@ -696,6 +696,7 @@ corpus = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(
     corpus,
@@ -714,6 +715,7 @@ def test_the_engines_agree_on_every_damaged_archive(
     assert scan(NATIVE, bytes(damaged), chunk).verdict == scan(REFERENCE, bytes(damaged), 1 << 20).verdict
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.randoms(use_true_random=False), st.sampled_from([0.0, 0.05, 0.3]), st.integers(1, 3000))
 def test_the_engines_agree_on_archives_of_every_kind(choose: random.Random, odd: float, chunk: int) -> None:

@@ -48,6 +48,7 @@ async def test_no_more_than_the_places_are_held_at_once(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(tmp_path / "v1/locks") if name.startswith("slot")]
 
 
+@pytest.mark.slow
 async def test_other_processes_count_and_the_dead_do_not(tmp_path: Path) -> None:
     slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
     holders = [
@@ -101,6 +102,7 @@ class Probes:
         monkeypatch.setattr(FileLock, "try_acquire", counted)
 
 
+@pytest.mark.slow
 async def test_tasks_that_wait_look_together_and_ever_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,11 +214,13 @@ def test_dropped_xattrs_are_counted() -> None:
 # --- limits of the format
 
 
+@pytest.mark.slow
 def test_65535_ids_can_be_stored() -> None:
     metadata = made(*(file(f"{n}", uid=n + 1, gid=n + 1) for n in range(65_534)))
     assert superblock(metadata.superblock)["ids"] == 65_535
 
 
+@pytest.mark.slow
 def test_65536_ids_are_refused_with_the_path_of_the_last() -> None:
     members = [file(f"d/{n:05}", uid=n) for n in range(65_536)]
     error = refusal(*members)

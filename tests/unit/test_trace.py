@@ -34,6 +34,7 @@ def sliced(spans: Iterable[Span], **options: float) -> list[Span]:
     return list(slices)
 
 
+@pytest.mark.slow
 @given(timelines(), st.sampled_from([2, 8, 1024]))
 def test_slices_hold_all_that_the_spans_held(spans: list[Span], most: int) -> None:
     slices = sliced(spans, max_slices=most)
@@ -46,6 +47,7 @@ def test_slices_hold_all_that_the_spans_held(spans: list[Span], most: int) -> No
     assert [span.stop for span in spans[-1:]] == [span.stop for span in slices[-1:]]
 
 
+@pytest.mark.slow
 @given(timelines(), st.sampled_from([2, 8, 1024]))
 def test_slices_never_overlap(spans: list[Span], most: int) -> None:
     slices = sliced(spans, max_slices=most)
