@@ -1,4 +1,4 @@
-"""The programs ``fastpull`` and ``fastpull-importer``; also ``python -m fastpull``, where they are not on the path."""
+"""The programs ``fastpull`` and ``fastpull-importer``; also ``python -m fastpull``, if they are not on PATH."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NoReturn
 
 
 def _let_interrupts_end_the_process() -> None:
-    """Have Ctrl-C end the process at once, without a traceback, until there is something to clean up.
+    """Let Ctrl-C end the process at once and without a traceback, while there is nothing to clean up.
 
-    Loading modules takes a good part of a second. An event loop that runs handles the signal itself.
+    Loading modules takes a good part of a second. A running event loop handles the signal itself.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The version, read by pyproject.toml, too."""
+"""The version, which pyproject.toml reads as well."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The importer: what pyxis calls on a node to get a squashfs file for a step of a job, and to give it back.
+"""The importer: pyxis calls it on a node to get a squashfs image for a job step, and to release it.
 
-Spec: pyxis importers/README.md; docs/slurm.md tells what a site sets up.
+Spec: pyxis importers/README.md. docs/slurm.md describes the set-up of a site.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _JOB, _STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
 
 
 class Importer:
-    """Gets finished images for one step on one node, out of a cache that many share.
+    """Gets finished images from the cache for one job step on one node.
 
     Args:
         settings: by default those of the environment.
-        environment: with the ids of the job and its step, as Slurm sets them.
-        on_event: told what happens, on the event loop's thread.
+        environment: variables, with the IDs of the Slurm job and its step.
+        on_event: called with each event, on the event loop's thread.
 
     Raises:
         InvalidSetting: from the constructor.
@@ -46,41 +46,40 @@ class Importer:
         self._on_event = on_event
 
     async def get(self, uri: str) -> FinishedImage:
-        """Makes sure that the squashfs file of an image is there, and holds it for the step until `release`.
+        """Ensure that the cache has the squashfs image, and pin it for the step until `release`.
 
-        It has what ``enroot import`` would have put into it, see `fastpull.runtimes.enroot`.
-
-        Of all that ask for an image at the same time, on whatever node, one makes it. It may be called again, for the
-        same image or another one.
+        The image has the files that ``enroot import`` would add, see `fastpull.runtimes.enroot`. Of all processes that
+        ask for an image at the same time, on all nodes, one makes it. May be called again, for the same image or
+        another.
 
         Args:
-            uri: as enroot has it: ``docker://[USER@][REGISTRY#]IMAGE[:TAG|@DIGEST]``.
+            uri: enroot's URI: ``docker://[USER@][REGISTRY#]IMAGE[:TAG|@DIGEST]``.
 
         Raises:
-            InvalidReference: it is no such URI.
-            InvalidSetting: there is no step in the environment, or the cache has no absolute path.
-            FastpullError: whatever else went wrong; nothing is held then.
+            InvalidReference: the URI is invalid.
+            InvalidSetting: the environment names no job step, or the cache has no absolute path.
+            FastpullError: any other error; no pin is left.
         """
         holder = self._holder()
         if holder is None:
             missing = _STEP if self._environment.get(_JOB) else _JOB
-            raise InvalidSetting(missing, "an importer works for a step of a Slurm job, whose environment has to have")
+            raise InvalidSetting(missing, "an importer works for a step of a Slurm job; its environment must have")
         root = self._settings.cache
         if not os.path.isabs(root) or "\n" in root:
             reason = (
-                "the cache needs an absolute path in one line, set it with FASTPULL_CACHE or in a configuration file"
+                "the cache needs an absolute path in one line; set it with FASTPULL_CACHE or in a configuration file"
             )
             raise InvalidSetting(root, reason)
         from fastpull.client import Client  # noqa: PLC0415  # `release` does not need it
         from fastpull.runtimes.enroot_command import EnrootUri  # noqa: PLC0415
 
-        source = str(EnrootUri.parse(uri).reference)  # without its user: a login is found by its registry
+        source = str(EnrootUri.parse(uri).reference)  # without its user, since the keyring finds logins by registry
         async with Client(self._settings, on_event=self._on_event) as client:
-            # other nodes cannot know of an image that is not synced whether it is whole, and would all read it
+            # an image that is not synced may be incomplete for other nodes, so that each would hash it
             return await client.finish(source, self._recipe(), holder=holder, sync=True)
 
     def release(self) -> None:
-        """Gives back what the step holds on this node. May be called twice, and where nothing is held.
+        """Release the step's pins on this node. May be called twice, and without a pin.
 
         Raises:
             CacheError: the filesystem refuses.

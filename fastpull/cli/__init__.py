@@ -1,4 +1,4 @@
-"""The ``fastpull`` command: one module per verb, made of fastpull's public names only."""
+"""The ``fastpull`` command: one module for each verb, made of public names only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fastpull cache``: looking after the cache."""
+"""``fastpull cache``: list, measure, verify and clean the cache."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fastpull.errors import FastpullError, IntegrityError, printable
 
 _EPILOG = """\
 examples:
-  fastpull cache ls                                  images, the last used first
+  fastpull cache ls                                  images, most recently used first
   fastpull cache ls --blobs                          layers, configs and manifests
-  fastpull cache ls --finished                       squashfs files, and who uses them
+  fastpull cache ls --finished                       squashfs images, and the job steps that use them
   fastpull cache du
-  fastpull cache gc --max-size 200G --max-age 30d    for a nightly job
-  fastpull cache verify                              read and hash everything
+  fastpull cache gc --max-size 200G --max-age 30d    as a nightly job
+  fastpull cache verify                              read and hash all files
   fastpull cache rm debian:12 2d7a0e3f5c61
 
-All of these are safe beside running pulls.
+All actions are safe while pulls run.
 """
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb and its own verbs to the command."""
+    """Add the verb and its actions to the command."""
     parser = verbs.add_parser(
         "cache",
-        help="look after the cache",
-        description="Looks after the cache.",
+        help="list, measure, verify and clean the cache",
+        description="List, measure, verify and clean the cache.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -41,27 +41,29 @@ def add_verb(verbs: Any) -> None:
     def add(name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
         action: argparse.ArgumentParser = actions.add_parser(name, help=words, description=words.capitalize() + ".")
         add_settings(action, "cache")
-        action.add_argument("--json", action="store_true", help="for machines")
+        action.add_argument("--json", action="store_true", help="print JSON")
         action.set_defaults(run=run)
         return action
 
-    listing = add("ls", _ls, "list the images that are here")
+    listing = add("ls", _ls, "list the images in the cache")
     what = listing.add_mutually_exclusive_group()
     what.add_argument("--blobs", action="store_true", help="list blobs instead")
-    what.add_argument("--finished", action="store_true", help="list finished squashfs files instead")
-    add("du", _du, "tell what the cache takes on the disk")
-    collecting = add("gc", _gc, "remove leftovers, and blobs and images by age and size, the longest unused first")
-    collecting.add_argument("--max-size", metavar="SIZE", help="leave at most so much, such as 200G")
-    collecting.add_argument("--max-age", metavar="AGE", help="remove what was not used for so long, such as 30d")
-    collecting.add_argument("--pin-age", metavar="AGE", help="nobody uses a finished image for longer than this (30d)")
-    verifying = add("verify", _verify, "read and hash everything, and take out what is damaged")
-    removing = add("rm", _rm, "remove images by reference, or blobs by digest; finished images go with their manifest")
+    what.add_argument("--finished", action="store_true", help="list finished squashfs images instead")
+    add("du", _du, "show the disk space that the cache takes")
+    collecting = add("gc", _gc, "remove orphans, and blobs and images by age and size, least recently used first")
+    collecting.add_argument("--max-size", metavar="SIZE", help="keep at most this much, such as 200G")
+    collecting.add_argument("--max-age", metavar="AGE", help="remove what was last used longer ago, such as 30d")
+    collecting.add_argument("--pin-age", metavar="AGE", help="ignore pins of job steps that are older (30d)")
+    verifying = add("verify", _verify, "read and hash all files, and remove damaged ones")
+    removing = add("rm", _rm, "remove images by reference, or blobs by digest; a manifest's finished images as well")
     removing.add_argument(
         "names", metavar="NAME", nargs="+", help="a reference, a digest, or the first digits of one, as in cache ls"
     )
     for action in (collecting, verifying, removing):
-        action.add_argument("-n", "--dry-run", action="store_true", help="change nothing, only tell")
-        action.add_argument("-q", "--quiet", action="store_true", help="only errors and warnings")
+        action.add_argument(
+            "-n", "--dry-run", action="store_true", help="show what would be removed, and remove nothing"
+        )
+        action.add_argument("-q", "--quiet", action="store_true", help="print only errors and warnings")
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -81,7 +83,7 @@ def _ls(options: argparse.Namespace) -> int:
                 str(image.recipe.get("compression", "")),
                 ", ".join(map(str, image.recipe.get("dialects", ()))) or "all",
                 size_of(image.size),
-                ", ".join(str(pin.holder) for pin in image.pins) or "nobody",
+                ", ".join(str(pin.holder) for pin in image.pins) or "-",
                 age_of(image.last_used),
                 image.path,
             )

@@ -1,4 +1,4 @@
-"""``fastpull config``: the settings, and where each comes from."""
+"""``fastpull config``: show the settings, and the origin of each."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ examples:
   FASTPULL_MEMORY=1G fastpull config --workers 4
 
 Settings come from /etc/fastpull/config.toml, $XDG_CONFIG_HOME/fastpull/config.toml (or ~/.config/fastpull/config.toml),
-the environment and the command line; what comes later counts. docs/configuration.md tells what each does.
+the environment and the command line; a later one overrides an earlier one. docs/configuration.md has all settings.
 """
 _OTHERS = ("FASTPULL_NO_EXTENSIONS", "FASTPULL_BENCH_", "FASTPULL_TESTS_")
-"""How variables begin that are no settings."""
+"""Prefixes of variables that are not settings."""
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     parser = verbs.add_parser(
         "config",
-        help="show the settings, and where each comes from",
-        description="Shows the effective settings, and where each comes from.",
+        help="show the settings, and the origin of each",
+        description="Show the effective settings, and the origin of each.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_settings(parser, *fastpull.config.SETTINGS)
     add_login_arguments(parser)
     parser.set_defaults(run=_run)
@@ -62,4 +62,4 @@ def _warn_of_variables() -> None:
         if name.startswith("FASTPULL_") and not name.startswith(_OTHERS) and name not in known:
             near = difflib.get_close_matches(name, known, 1)
             advice = f" (did you mean {near[0]}?)" if near else ""
-            print(f"fastpull: warning: {name} is no setting{advice}", file=sys.stderr)
+            print(f"fastpull: warning: {name} is not a setting{advice}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Telling what happens: a display that moves on a terminal, plain lines elsewhere, JSON for machines."""
+"""Output of commands: a live display on a terminal, plain lines elsewhere, or JSON."""
 
 from __future__ import annotations
 
@@ -39,34 +39,34 @@ _LINE_SECONDS = 5.0
 
 
 class Console(Protocol):
-    """A way of telling; a context manager for the time of the work."""
+    """Output of a command's events and result; a context manager around the work."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def on_event(self, event: Event) -> None:
-        """Tells of an event, or not."""
+        """Show an event, or ignore it."""
 
     def result(self, value: object, words: str, data: str = "") -> None:
-        """Tells what has come of it.
+        """Show the result.
 
         Args:
-            value: for machines.
-            words: for people, on stderr.
-            data: for scripts, on stdout or where the console was told.
+            value: the result for JSON.
+            words: text for people, on stderr.
+            data: text for scripts, on stdout or the console's other stream.
         """
 
     def failure(self, error: FastpullError) -> None:
-        """Tells an error that does not end the command."""
+        """Show an error that does not end the command."""
 
 
 def console_for(options: argparse.Namespace, data_to: TextIO | None = None) -> Console:
-    """The way of telling that the options and the terminal ask for.
+    """Return the console that the options and the terminal ask for.
 
     Args:
-        options: of the command line.
-        data_to: where the data of a result go, unless it is JSON; by default stdout.
+        options: the command line's options.
+        data_to: stream for the data of a result, unless it is JSON; by default stdout.
     """
     if options.json:
         return JsonConsole()
@@ -77,7 +77,7 @@ def console_for(options: argparse.Namespace, data_to: TextIO | None = None) -> C
 
 
 class QuietConsole:
-    """Tells only the result."""
+    """Shows only errors and the result."""
 
     def __init__(self, data_to: TextIO | None = None) -> None:
         self._data_to = data_to
@@ -89,15 +89,15 @@ class QuietConsole:
         pass
 
     def on_event(self, event: Event) -> None:
-        """Tells nothing."""
+        """Ignore the event."""
 
     def result(self, value: object, words: str, data: str = "") -> None:  # noqa: ARG002
-        """Tells the data."""
+        """Print the data."""
         if data:
             print(data, file=self._data_to)
 
     def failure(self, error: FastpullError) -> None:
-        """Tells an error that does not end the command."""
+        """Show an error that does not end the command."""
         self._say(f"fastpull: error: {error}")
 
     def _say(self, line: str) -> None:
@@ -105,18 +105,18 @@ class QuietConsole:
 
 
 class JsonConsole(QuietConsole):
-    """Tells everything, one JSON object a line, on stdout."""
+    """Prints every event and the result as one JSON object a line, on stdout."""
 
     def on_event(self, event: Event) -> None:
-        """Tells an event under its name: ``LayerDone`` is ``layer_done``."""
+        """Print an event under its name: ``LayerDone`` is ``layer_done``."""
         self._put(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower(), plain(event))
 
     def result(self, value: object, words: str, data: str = "") -> None:  # noqa: ARG002
-        """Tells the value as the event ``result``."""
+        """Print the value as the event ``result``."""
         self._put("result", plain(value))
 
     def failure(self, error: FastpullError) -> None:
-        """Tells an error as an event, and on stderr."""
+        """Print an error as an event, and on stderr."""
         self._put("error", error_summary(error))
         super().failure(error)
 
@@ -127,9 +127,9 @@ class JsonConsole(QuietConsole):
 
 
 class LineConsole(QuietConsole):
-    """Tells in lines, for logs: what begins and ends, and every few seconds how far it is."""
+    """Prints lines, for logs: beginnings, ends, and the progress every few seconds."""
 
-    def __init__(self, verbose: bool, data_to: TextIO | None = None, *, shows_nodes: bool = False) -> None:
+    def __init__(self, verbose: int, data_to: TextIO | None = None, *, shows_nodes: bool = False) -> None:
         super().__init__(data_to)
         self._verbose = verbose
         self._tracker = Tracker(shows_nodes=shows_nodes)
@@ -137,19 +137,19 @@ class LineConsole(QuietConsole):
         self._last = time.monotonic()
 
     def on_event(self, event: Event) -> None:
-        """Tells an event."""
+        """Print the lines of an event."""
         self._note(event)
         if isinstance(event, NodeProgress):
             self._nodes[event.source, event.rank] = event
         if isinstance(event, LayerProgress | Copying | NodeProgress):
-            self._tell_progress(event)
+            self._show_progress(event)
         elif isinstance(event, NodeDone):
             self._say(_node_done(event))
         elif words := self._words(event):
             self._say(words)
 
     def result(self, value: object, words: str, data: str = "") -> None:
-        """Tells the words, and the data."""
+        """Print the words and the data."""
         for line in words.split("\n") if words else ():
             self._say(line)
         super().result(value, words, data)
@@ -157,29 +157,29 @@ class LineConsole(QuietConsole):
     def _note(self, event: Event) -> None:
         self._tracker.note(event, time.monotonic())
 
-    def _tells_retry(self, pause: float, is_repeated: bool) -> bool:
-        return self._verbose or (pause >= NOTICED_SECONDS and not is_repeated)
+    def _shows_retry(self, pause: float, is_repeated: bool) -> bool:
+        return bool(self._verbose) or (pause >= NOTICED_SECONDS and not is_repeated)
 
     def _words(self, event: Event) -> str:
         match event:
             case Resolved(image):
                 return f"{image.source}: {image.digest} {image.platform}, {_layers(len(image.layers), image.size)}"
             case Waiting(source, digest):
-                return f"{source}: waiting for {digest.short}, which another process is downloading"
+                return f"{source}: waiting for {digest.short}, another process is downloading it"
             case WaitingForImage(source):
-                return f"{source}: waiting for another process that is making it"
+                return f"{source}: waiting for another process to make it"
             case LayerDone() if self._verbose:
                 how = ", was cached" if event.was_cached else ""
                 return f"{event.source}: {event.digest.short} done, {size_of(event.size)}{how}"
-            case Retrying(host, reason, pause, is_repeated) if self._tells_retry(pause, is_repeated):
-                return f"warning: {reason} (again in {pause:.1f} s from {host})"
+            case Retrying(host, reason, pause, is_repeated) if self._shows_retry(pause, is_repeated):
+                return f"warning: {reason} (retry in {pause:.1f} s from {host})"
             case Committing(source, entries) if self._verbose:
                 return f"{source}: finishing the output of {entries} entries"
             case Warned(source, message):
                 return f"warning: {source}: {message}"
         return ""
 
-    def _tell_progress(self, event: LayerProgress | Copying | NodeProgress) -> None:
+    def _show_progress(self, event: LayerProgress | Copying | NodeProgress) -> None:
         now = time.monotonic()
         if now - self._last < _LINE_SECONDS:
             return
@@ -191,16 +191,16 @@ class LineConsole(QuietConsole):
         whole = sum(node.read >= node.size for node in nodes)
         least = min(nodes, key=lambda node: node.read)
         sizes = f"{size_of(sum(node.read for node in nodes))} of {size_of(sum(node.size for node in nodes))}"
-        self._say(f"{event.source}: {whole} of {len(nodes)} nodes have all, {sizes}; {node_name(least)} has least")
+        self._say(f"{event.source}: {whole} of {len(nodes)} nodes complete, {sizes}; {node_name(least)} is last")
 
 
 class LiveConsole(LineConsole):
-    """Tells with a total and a line for each layer, image or node that move; for terminals."""
+    """Shows a live total and a live line for each layer, image or node; for terminals."""
 
-    def __init__(self, verbose: bool, data_to: TextIO | None = None, *, shows_nodes: bool = False) -> None:
+    def __init__(self, verbose: int, data_to: TextIO | None = None, *, shows_nodes: bool = False) -> None:
         super().__init__(verbose, data_to, shows_nodes=shows_nodes)
         self._shows_nodes = shows_nodes
-        self._lock = threading.Lock()  # events come on the event loop's thread, the display draws on its own
+        self._lock = threading.Lock()  # events arrive on the event loop's thread; the display has its own
         self._display: Display | None = None
 
     def __enter__(self) -> Self:
@@ -215,7 +215,7 @@ class LiveConsole(LineConsole):
             self._display = None
 
     def result(self, value: object, words: str, data: str = "") -> None:
-        """Tells the words, and the data, which may go to the same terminal."""
+        """Print the words and the data, which may go to the same terminal."""
         with self._display.paused() if self._display is not None else contextlib.nullcontext():
             super().result(value, words, data)
 
@@ -223,8 +223,8 @@ class LiveConsole(LineConsole):
         with self._lock:
             super()._note(event)
 
-    def _tell_progress(self, event: LayerProgress | Copying | NodeProgress) -> None:
-        """Tells nothing: the display shows it."""
+    def _show_progress(self, event: LayerProgress | Copying | NodeProgress) -> None:
+        """Print nothing: the display shows progress."""
 
     def _render(self, columns: int, height: int) -> list[str]:
         with self._lock:

@@ -1,4 +1,4 @@
-"""``fastpull demo``: the main job, on an image and a registry of its own."""
+"""``fastpull demo``: pull a generated image from a registry in this process."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ examples:
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     parser = verbs.add_parser(
         "demo",
-        help="see it work on a generated image, without a network",
-        description="Generates an image, serves it on a loopback address, pulls it twice into a directory (cold, then "
-        "from the cache), checks every file, and tells how long it took. Needs neither root nor a network.",
+        help="pull a generated image, without a network",
+        description="Generate an image, serve it on a loopback address, pull it twice into a directory (cold, then "
+        "from the cache), check every file, and print the times. Needs neither root nor a network.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-o", "--output", metavar="DIR/", help="keep the root filesystem here")
-    parser.add_argument("--size", metavar="MIB", type=int, default=64, help="of the image's files (64)")
+    parser.add_argument("-o", "--output", metavar="DIR/", help="directory for the root filesystem, which is kept")
+    parser.add_argument("--size", metavar="MIB", type=int, default=64, help="size of the image's files (64)")
     add_output_arguments(parser)
     parser.set_defaults(run=_run)
 
@@ -70,7 +70,7 @@ async def _demo(options: argparse.Namespace) -> int:
             console = console_for(options)
             for _ in ("cold", "cached"):
                 if reports:
-                    demo.remove_tree(output)  # which is no part of the second pull's time
+                    demo.remove_tree(output)  # outside the measured time
                 with console:
                     async with fastpull.Client(settings, on_event=console.on_event) as client:
                         sink = fastpull.sink_for(output, form="dir")
@@ -79,9 +79,9 @@ async def _demo(options: argparse.Namespace) -> int:
     for line in wrong:
         print(f"fastpull: wrong: {line}", file=sys.stderr)
     if wrong:
-        raise OutputError(output, f"{len(wrong)} paths are not as they should be")
+        raise OutputError(output, f"{len(wrong)} paths differ from the generated image")
     cold, cached = reports
-    say(f"checked {len(image.expected)} paths and {cold.output.inodes} inodes: all as they should be")
+    say(f"checked {len(image.expected)} paths and {cold.output.inodes} inodes: all correct")
     for name, report in (("cold", cold), ("cached", cached)):
         say(
             f"  {name:7} {report.seconds:6.2f} s   layers {report.layers_seconds:.2f}  merge {report.merge_seconds:.2f}"

@@ -1,4 +1,4 @@
-"""``fastpull enroot``: two verbs of enroot's own command line, ``import`` and ``digest``."""
+"""``fastpull enroot``: ``import`` and ``digest`` with enroot's own command line."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ examples:
   fastpull enroot import -a aarch64 -o arm.sqsh docker://nvcr.io#nvidia/cuda:12.4.1-base-ubuntu22.04
   fastpull enroot digest docker://debian:12
 
-enroot.conf and ENROOT_* count as far as they concern an import: CACHE_PATH (a directory fastpull in it),
-MAX_PROCESSORS, MAX_CONNECTIONS, ALLOW_HTTP, SQUASH_OPTIONS (-comp, -b, -Xcompression-level, -noD, -no-fragments),
-certificates and proxies. What fastpull is told itself counts more. lzo cannot be written: zstd takes its place.
+fastpull reads those settings of enroot.conf and ENROOT_* that concern an import: CACHE_PATH (its subdirectory
+fastpull), MAX_PROCESSORS, MAX_CONNECTIONS, ALLOW_HTTP, SQUASH_OPTIONS (-comp, -b, -Xcompression-level, -noD,
+-no-fragments), certificates and proxies. fastpull's own settings override them. zstd takes the place of lzo.
 """
 _URI_HELP = "docker://[USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]"
 _ENROOT_S = ("cache", "workers", "connections", "insecure", "compression", "block_size")
-"""Settings that enroot's may stand for."""
+"""Settings that enroot's settings may give."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     parser = verbs.add_parser(
         "enroot",
-        help="import or digest with enroot's own arguments",
-        description="Does what `enroot import` and `enroot digest` do, with their arguments and settings.",
+        help="run import or digest with enroot's own arguments",
+        description="Run `enroot import` or `enroot digest` with their arguments and settings.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     inner = parser.add_subparsers(metavar="VERB", required=True)
-    imported = inner.add_parser("import", help="make an image for enroot", description="Makes an image for enroot.")
-    imported.add_argument("-o", "--output", metavar="FILE", help="of the image; by default IMAGE+TAG.sqsh")
+    imported = inner.add_parser("import", help="make an image for enroot", description="Make an image for enroot.")
+    imported.add_argument("-o", "--output", metavar="FILE", help="file to make (IMAGE+TAG.sqsh)")
     imported.set_defaults(run=_run_import)
-    digest = inner.add_parser("digest", help="print an image's digest", description="Prints an image's digest.")
+    digest = inner.add_parser("digest", help="print an image's digest", description="Print an image's digest.")
     digest.set_defaults(run=_run_digest)
     for one in (imported, digest):
-        one.add_argument("-a", "--arch", metavar="ARCH", help="x86_64, aarch64 or ppc64le; by default this machine's")
+        one.add_argument("-a", "--arch", metavar="ARCH", help="x86_64, aarch64 or ppc64le (this machine's)")
         one.add_argument("uri", metavar="URI", help=_URI_HELP)
         add_client_arguments(one)
         add_limit_arguments(one)
 
 
 class _EnrootConsole(LineConsole):
-    """Tells in enroot's way: ``[INFO]``, ``[WARN]`` and ``[ERROR]`` before each line."""
+    """Print lines as enroot does, after ``[INFO]``, ``[WARN]`` or ``[ERROR]``."""
 
     def __init__(self) -> None:
         super().__init__(verbose=False)
@@ -92,7 +92,7 @@ def _run_import(options: argparse.Namespace) -> int:
 
 
 def _check_absent(output: str) -> None:
-    """Refuses a file that is there, as enroot does, also if it is of the same image."""
+    """Raise OutputExists for an existing file, even of the same image, as enroot does."""
     if os.path.lexists(output):
         raise OutputExists(output, "file exists")
 
@@ -127,7 +127,7 @@ async def _resolve(
 
 
 def _settings(options: argparse.Namespace, enroot: fastpull.runtimes.EnrootSettings) -> fastpull.Settings:
-    """What fastpull is told itself, by whatever way, then enroot's settings."""
+    """Return fastpull's own settings; enroot's take the place of defaults."""
     for name, value in enroot.environment:
         os.environ.setdefault(name, value)
     for one in fastpull.config.effective_settings(**given_settings(options)):

@@ -1,4 +1,4 @@
-"""``fastpull importer``: what pyxis calls to get a squashfs file for a step of a job, and to give it back."""
+"""``fastpull importer``: get and release squashfs images for the steps of Slurm jobs, called by pyxis."""
 
 from __future__ import annotations
 
@@ -16,33 +16,39 @@ from fastpull.cli.words import size_of
 
 _EPILOG = """\
 examples:
-  fastpull importer get docker://nvcr.io#nvidia/pytorch:24.01-py3    prints the path of a squashfs file
-  fastpull importer release                                          the step does not need it any more
+  fastpull importer get docker://nvcr.io#nvidia/pytorch:24.01-py3    print the path of a squashfs image
+  fastpull importer release                                          the step no longer needs its images
 
-pyxis calls fastpull-importer, which is the same: importer=/usr/bin/fastpull-importer in plugstack.conf.
-Settings come from configuration files and FASTPULL_*, the step from SLURM_JOB_ID and SLURM_STEP_ID.
+pyxis calls fastpull-importer, which does the same: importer=/usr/bin/fastpull-importer in plugstack.conf.
+Settings come from configuration files and FASTPULL_*. SLURM_JOB_ID and SLURM_STEP_ID name the step.
 """
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb and its own verbs to the command."""
+    """Add the verb and its actions to the command."""
     parser = verbs.add_parser(
         "importer",
-        help="get squashfs files for pyxis",
-        description="Gets squashfs files for the steps of Slurm jobs, as pyxis wants it, out of the cache.",
+        help="get squashfs images for pyxis",
+        description="Get squashfs images for the steps of Slurm jobs, by the importer protocol of pyxis.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    getting = actions.add_parser("get", help="print the path of an image's squashfs file", description="See importer.")
+    getting = actions.add_parser(
+        "get",
+        help="print the path of an image's squashfs file",
+        description="Print the path of an image's squashfs file, and keep the file for the step.",
+    )
     getting.add_argument("uri", metavar="URI", help="docker://[USER@][REGISTRY#]IMAGE[:TAG|@DIGEST]")
     getting.set_defaults(run=measured("importer", _get))
-    releasing = actions.add_parser("release", help="give back what the step got", description="See importer.")
+    releasing = actions.add_parser(
+        "release", help="release the images of the step", description="Release the images of the step on this node."
+    )
     releasing.set_defaults(run=_release)
 
 
 def script() -> NoReturn:
-    """The program ``fastpull-importer``: pyxis gives it the action as its first argument."""
+    """Run ``fastpull-importer``, whose first argument is the action."""
     fastpull_script(["importer", *sys.argv[1:]])
 
 

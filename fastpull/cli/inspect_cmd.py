@@ -1,4 +1,4 @@
-"""``fastpull inspect``: what an image is."""
+"""``fastpull inspect``: show an image's manifest, config and layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import fastpull
-from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, settings_of
+from fastpull.cli.arguments import SOURCE_HELP, add_client_arguments, add_verbose_argument, settings_of
 from fastpull.cli.running import run
 from fastpull.cli.words import image_summary, plain, size_of
 from fastpull.errors import printable
@@ -18,33 +18,34 @@ _EPILOG = """\
 examples:
   fastpull inspect debian:12
   fastpull inspect --json nvcr.io/nvidia/pytorch:24.01-py3 | jq .layers
-  fastpull inspect --digest debian:12                          what does the tag mean now?
+  fastpull inspect --digest debian:12                          the digest that the tag means now
   fastpull inspect --raw oci:layout:v1 | sha256sum
-  fastpull inspect --auth nvcr.io/nvidia/pytorch               which login would be used?
+  fastpull inspect --auth nvcr.io/nvidia/pytorch               the login that would be used
 """
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     parser = verbs.add_parser(
         "inspect",
         help="show manifest, config and layers",
-        description="Shows what an image is, without fetching its layers.",
+        description="Show an image's manifest, config and layers. Fetches no layer.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="SOURCE", help=SOURCE_HELP)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--json", action="store_true", help="everything, as one JSON object")
-    what.add_argument("--digest", action="store_true", help="only the digest of the manifest")
-    what.add_argument("--raw", action="store_true", help="the manifest's own bytes")
-    what.add_argument("--config", action="store_true", help="the config's own bytes")
+    what.add_argument("--json", action="store_true", help="print one JSON object")
+    what.add_argument("--digest", action="store_true", help="print only the digest of the manifest")
+    what.add_argument("--raw", action="store_true", help="print the bytes of the manifest")
+    what.add_argument("--config", action="store_true", help="print the bytes of the config")
     parser.add_argument(
         "--auth",
         action="store_true",
-        help="SOURCE is a registry or an image: show which login would be used for it, and where it was looked for",
+        help="show which login would be used for SOURCE (a registry or an image), and where fastpull looks for one",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no warnings")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no warnings")
+    add_verbose_argument(parser, "-vv: show the debug log on stderr")
     add_client_arguments(parser)
     parser.set_defaults(run=_run)
 
@@ -74,7 +75,11 @@ def _show_login(options: argparse.Namespace) -> int:
         login = {"origin": found.origin, "username": found.username, "kind": found.kind} if found else None
         print(json.dumps({"subject": search.subject, "login": login, "places": plain(search.locations)}, indent=2))
         return 0
-    who = f"{found.username or '(a token)'}, with the {found.kind} of {found.origin}" if found else "nobody: anonymous"
+    who = (
+        f"{found.username or '(a token)'}, with the {found.kind} of {found.origin}"
+        if found
+        else "no login, anonymous access"
+    )
     print(printable(f"{search.subject}: {who}"))
     for place in search.locations:
         print(printable(f"  {place.name}: {place.outcome}"))
@@ -82,7 +87,7 @@ def _show_login(options: argparse.Namespace) -> int:
 
 
 def _registry_and_repository(text: str) -> tuple[str, str]:
-    """``HOST``, ``HOST/NAMESPACE`` or a reference."""
+    """Return host and repository of ``HOST``, ``HOST/NAMESPACE`` or a reference."""
     text = text.removeprefix("docker://")
     if "/" in text or "#" in text:
         reference = fastpull.Reference.parse(text)

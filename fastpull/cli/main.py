@@ -1,4 +1,4 @@
-"""The command's entry: arguments, errors, exit codes."""
+"""The entry of the command: arguments, errors, exit codes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fastpull.cli.words import error_summary
 from fastpull.errors import FastpullError, InvalidInput
 
 _VERBS = ("pull", "warm", "inspect", "cache", "enroot", "importer", "config", "demo")
-"""Each in its module, as the help lists them."""
+"""The verbs in the order of the help; each has its own module."""
 
-_DESCRIPTION = "Turns container images into root filesystems, in one pass, without root and without a daemon."
+_DESCRIPTION = "Turn container images into root filesystems, in one pass, without root and without a daemon."
 _EPILOG = """\
 examples:
   fastpull pull debian:12 -o rootfs/                       from Docker Hub into a directory
@@ -28,22 +28,23 @@ examples:
   fastpull pull oci:layout:v1 -o rootfs/                   from an OCI layout on the disk
   fastpull pull debian:12 -o image.tar                     as one tar; with -o - to stdout
   fastpull warm -f images.txt --jobs 4                     into the cache only
-  fastpull inspect quay.io/fedora/fedora:41                what is it?
-  fastpull cache ls                                        what is here?
+  fastpull inspect quay.io/fedora/fedora:41                show manifest, config and layers
+  fastpull cache ls                                        list the images in the cache
   fastpull importer get docker://debian:12                 what pyxis calls
-  fastpull config                                          which settings count, and why?
-  fastpull demo                                            see it work, without a network
+  fastpull config                                          show the settings and their origins
+  fastpull demo                                            try it without a network
 
 exit codes:
-  0 done            3 invalid input       10 no connection     11 unusable answer    12 access denied
-  13 forbidden here 20 wrong bytes        21 no image          22 corrupt layer      23 malformed tar
-  24 refused by the layer rules           25 over a limit      30 cache              31 output
-  40 ranks of a job 130 interrupted       1 anything else
+  0 done             3 invalid input        10 connection failed   11 unusable answer
+  12 access denied   13 forbidden by policy 20 digest mismatch     21 not a container image
+  22 corrupt layer   23 malformed tar       24 invalid layer       25 limit exceeded
+  30 cache           31 output              40 MPI job             130 interrupted
+  1 any other error
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """Answers a wrong command line with the exit code of invalid input."""
+    """A parser that exits with the code of invalid input."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -58,10 +59,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """The parser.
+    """Return the parser of the command line.
 
     Args:
-        verb: the only one that will be asked for: loading what the others need takes longer than some of them run.
+        verb: the only verb to add. Loading the modules of all verbs takes longer than some verbs run.
     """
     parser = _Parser(
         "fastpull", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -74,38 +75,47 @@ def make_parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 
 def script(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the command, and ends the process without the interpreter's own clearing up, which takes 40 ms."""
+    """Run the command and end the process, without the interpreter's own teardown, which takes 40 ms."""
     try:
         code = main(arguments)
-    except SystemExit as ended:  # argparse has printed help, or what is wrong
+    except SystemExit as ended:  # argparse has printed the help or an error
         code = ended.code if isinstance(ended.code, int) else 0
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
     if "mpi4py" in sys.modules:
-        sys.exit(code)  # MPICH says good-bye to its launcher as the process ends, or that kills the other ranks
+        sys.exit(code)  # without MPI_Finalize, MPICH's launcher kills the other ranks
     os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
+    """Run the command and return its exit code."""
     if arguments is None:
         arguments = sys.argv[1:]
     options = make_parser(arguments[0] if arguments else None).parse_args(arguments)
     try:
-        code: int = options.run(options)
+        with _log(options):
+            code: int = options.run(options)
         sys.stdout.flush()
     except Interrupted:
-        print("fastpull: interrupted; what was downloaded stays in the cache", file=sys.stderr)
+        print("fastpull: interrupted; downloaded data stays in the cache", file=sys.stderr)
         return INTERRUPTED
     except FastpullError as error:
         if getattr(options, "json", False):
             print(json.dumps({"event": "error", **error_summary(error)}), flush=True)
         print(f"fastpull: error: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:  # ours are above: it is standard output's
+    except OSError as error:  # fastpull's own errors are handled above, so this one is standard output's
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         if not isinstance(error, BrokenPipeError):
             print(f"fastpull: error: cannot write to standard output: {error.strerror}", file=sys.stderr)
         return 1
     return code
+
+
+def _log(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    if getattr(options, "verbose", 0) < 2:
+        return contextlib.nullcontext()
+    from fastpull.cli.debug_log import debug_log  # noqa: PLC0415  # few commands log
+
+    return debug_log()

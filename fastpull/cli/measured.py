@@ -1,4 +1,4 @@
-"""Commands that tell a site's monitoring what they did."""
+"""Commands that add to the metrics file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Work: TypeAlias = "Callable[[argparse.Namespace, fastpull.metrics.Metrics], int]
 
 
 def measured(command: str, work: Work) -> Callable[[argparse.Namespace], int]:
-    """A command that adds to the metrics' file, if there is one, what it did and how it ended.
+    """Return a command that adds its counters and its exit code to the metrics file, if there is one.
 
-    Where the command line names a file that cannot be written, the command does not begin. Where a site's setting does,
-    that is a warning: its jobs are not to fail of it.
+    If the file cannot be written and the command line names it, the command does not begin. If a setting names it, the
+    command warns and goes on, so that a site's setting makes no job fail.
 
     Args:
-        command: its name.
+        command: the command's name.
         work: the command; returns its exit code.
     """
 
@@ -49,11 +49,11 @@ def measured(command: str, work: Work) -> Callable[[argparse.Namespace], int]:
 
 
 def _checked(metrics: fastpull.metrics.Metrics, options: argparse.Namespace, given: str | None) -> str | None:
-    """The path of the metrics; None if there are to be none, or they cannot be written."""
+    """Return the path of the metrics file; None if there is none, or it cannot be written."""
     try:
         settings = fastpull.Settings.load(metrics=given, cache=getattr(options, "cache", None))
     except InvalidSetting:
-        return None  # the command will end with that
+        return None  # the command fails with the same error
     if settings.metrics is None:
         return None
     try:
@@ -67,4 +67,4 @@ def _checked(metrics: fastpull.metrics.Metrics, options: argparse.Namespace, giv
 
 
 def _warn(error: OutputError) -> None:
-    print(f"fastpull: warning: no metrics: {error}", file=sys.stderr)
+    print(f"fastpull: warning: metrics are not written: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``--mpi``: a verb on all nodes of a job, told by rank 0."""
+"""``--mpi``: run a verb on all nodes of an MPI job; rank 0 prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastpull.cli.console import Console
 
     Work = Callable[[fastpull.Client, str, argparse.Namespace], Awaitable[tuple[Any, str, str]]]
-    """Brings a source to this node; gives what has come of it, in words, and as data for scripts."""
+    """Bring a source to this node; return the result, its words and its data for scripts."""
 
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _SAME = (
@@ -38,23 +38,31 @@ _SAME_SETTINGS = ("compression", "block_size", "pull", "keep_images")
 
 
 def add_mpi_arguments(parser: argparse.ArgumentParser) -> None:
-    """What concerns jobs on many nodes."""
-    group = parser.add_argument_group("many nodes", "started by mpirun or srun, one rank for each; docs/mpi.md")
+    """Add the arguments for jobs on many nodes."""
+    group = parser.add_argument_group("many nodes", "started by mpirun or srun, one rank a node; see docs/mpi.md")
     group.add_argument(
-        "--mpi", action="store_true", help="get each byte from the registry once for all nodes of the MPI job"
+        "--mpi", action="store_true", help="fetch each byte from the registry once for all nodes of the MPI job"
     )
-    group.add_argument("--best-effort", action="store_true", help="go on without a node that fails, dies or hangs")
+    group.add_argument("--best-effort", action="store_true", help="continue without a node that fails, dies or hangs")
     group.add_argument(
-        "--mpi-timeout", metavar="SECONDS", type=float, default=60.0, help="a silent rank counts as lost then (60)"
-    )
-    group.add_argument(
-        "--mpi-stall", metavar="SECONDS", type=float, default=300.0, help="nothing may stand still for so long (300)"
-    )
-    group.add_argument(
-        "--mpi-fan-out", metavar="N", type=int, default=2, help="to how many others a rank sends what it gets (2)"
+        "--mpi-timeout",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="count a silent rank as lost after this time (60)",
     )
     group.add_argument(
-        "--rank-is-node", action="store_true", help="every rank is a node of its own, also several on one machine"
+        "--mpi-stall",
+        metavar="SECONDS",
+        type=float,
+        default=300.0,
+        help="fail when nothing makes progress for this time (300)",
+    )
+    group.add_argument(
+        "--mpi-fan-out", metavar="N", type=int, default=2, help="ranks to which each rank forwards data (2)"
+    )
+    group.add_argument(
+        "--rank-is-node", action="store_true", help="treat every rank as a node, even several on one machine"
     )
 
 
@@ -67,24 +75,24 @@ def run_on_nodes(
     outputs: Sequence[str] = (),
     recipe: fastpull.sinks.Recipe | None = None,
 ) -> int:
-    """Runs a verb on all nodes of the MPI job that this process is a rank of; returns the exit code of all.
+    """Run a verb on all nodes of this process's MPI job, and return the job's exit code.
 
     Args:
-        options: of the command line.
-        settings: of this node.
-        sources: the images, one after the other.
-        work: what is to be done with each.
-        metrics: counts what this node does.
+        options: the command line's options.
+        settings: this node's settings.
+        sources: the images, in their order.
+        work: the work on each image.
+        metrics: this node's counters.
         outputs: paths that this node makes.
-        recipe: of a squashfs file, which all nodes make together.
+        recipe: the recipe of a squashfs image that all nodes make together.
     """
     if options.mpi_timeout <= 0 or options.mpi_stall <= 0:
-        raise InvalidSetting("--mpi-timeout, --mpi-stall", "seconds have to be more than 0")
+        raise InvalidSetting("--mpi-timeout, --mpi-stall", "seconds must be above 0")
     if options.mpi_fan_out < 1:
-        raise InvalidSetting(str(options.mpi_fan_out), "--mpi-fan-out has to be at least 1")
+        raise InvalidSetting(str(options.mpi_fan_out), "--mpi-fan-out must be at least 1")
     if options.password_stdin:
         raise InvalidSetting("--password-stdin", "only one rank has a standard input; use FASTPULL_PASSWORD")
-    # MPICH's launcher tells with it that a rank has died, and we see that
+    # MPICH's launcher sends it when a rank dies; the failure detector finds that as well
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     job = _Job(options, settings, sources, work, metrics, outputs, recipe)
     try:
@@ -102,7 +110,7 @@ def run_on_nodes(
 
 
 def _is_first() -> bool:
-    """Whether this is rank 0, or no launcher says which rank it is: told where there is no MPI that could tell."""
+    """Return whether the launcher's variables, which need no MPI, say rank 0 or nothing."""
     return next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0"
 
 
@@ -110,7 +118,7 @@ class _Job:
     """One rank's run.
 
     Attributes:
-        is_whole: all ranks have ended as they should.
+        is_whole: whether all ranks have ended normally.
     """
 
     def __init__(
@@ -162,7 +170,7 @@ class _Job:
         return code
 
     def abort(self, code: int) -> None:
-        """Ends the job by force: some rank will not end by itself."""
+        """Abort the MPI job, since some rank will not end by itself."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self._fabric is not None:
@@ -174,7 +182,7 @@ class _Job:
         asked["platform"] = asked["platform"] or fastpull.Platform.of_host()
         asked["sources"] = " ".join(self._sources)
         asked["output"] = bool(self._outputs)
-        if self._recipe is not None:  # with the versions of libraries, and what SOURCE_DATE_EPOCH says
+        if self._recipe is not None:  # includes library versions and SOURCE_DATE_EPOCH
             asked |= self._recipe.facts("")
             asked["byte order"] = sys.byteorder
         return {name: str(value) for name, value in asked.items()}
@@ -210,5 +218,5 @@ def _words(report: fastpull.cluster.ClusterReport) -> str:
         f"{size_of(report.exchanged_bytes)} between nodes",
     ]
     if report.run_bytes:
-        words.append(f"and {size_of(report.run_bytes)} of layers that one node has compressed for all")
+        words.append(f"and {size_of(report.run_bytes)} of layers that one node compressed for all")
     return ", ".join(words)

@@ -1,4 +1,4 @@
-"""``fastpull pull``: an image becomes a root filesystem."""
+"""``fastpull pull``: make an image's root filesystem."""
 
 from __future__ import annotations
 
@@ -38,50 +38,52 @@ examples:
   fastpull pull debian:12 -o arm/ --platform linux/arm64
   fastpull pull oci:layout:v1 -o rootfs/
   fastpull pull docker-archive:saved.tar.gz -o app.sqsh
-  fastpull pull ./saved.tar                                   the same, or an oci-archive: it is looked into
-  fastpull pull docker-daemon:app:v1                          what docker build has made
-  fastpull pull debian:12 --pull missing                      from the cache if it is there, also offline
+  fastpull pull ./saved.tar                                   the same, or an OCI archive; its content decides
+  fastpull pull docker-daemon:app:v1                          an image that docker build made
+  fastpull pull debian:12 --pull missing                      ask the registry only if the cache has no such image
   fastpull pull debian:12 -o image.tar                        or image.tar.gz, image.tar.zst
   fastpull pull debian:12 -o - | podman import - debian:12
-  fastpull pull --edf pytorch -o pytorch.sqsh                 what ~/.edf/pytorch.toml names
+  fastpull pull --edf pytorch -o pytorch.sqsh                 the image of ~/.edf/pytorch.toml
   digest=$(fastpull pull -q debian:12 -o rootfs/)
-  fastpull pull debian:12 -o bundle/ --for bundle             then: runc run -b bundle/ name
+  fastpull pull debian:12 -o bundle/ --for bundle             then run: runc run -b bundle/ name
   fastpull pull debian:12 --for enroot --for charliecloud
-  fastpull pull debian:12 -o image.sqsh --keep-images         the next one takes it out of the cache
+  fastpull pull debian:12 -o image.sqsh --keep-images         the next pull takes it from the cache
   srun --mpi=pmix fastpull pull --mpi debian:12 -o /local/debian.sqsh
-  fastpull pull debian:12 -o rootfs/ --trace pull.json        where does the time go?
+  fastpull pull debian:12 -o rootfs/ --trace pull.json        write a timeline
 
-On a terminal # is what is verified and unpacked of a layer, and = what is downloaded or cached.
-An interrupted pull leaves nothing at the output; what was downloaded stays in the cache and is not fetched again.
-Credentials are read from where podman, skopeo, docker and enroot keep them: fastpull inspect --auth HOST.
+On a terminal, # is the part of a layer that is verified and unpacked, = the part that is downloaded or cached.
+An interrupted pull leaves nothing at the output. Downloaded data stays in the cache, and the next pull resumes.
+Logins are those of podman, skopeo, docker and enroot: fastpull inspect --auth HOST shows which one is used.
 """
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     parser = verbs.add_parser(
         "pull",
         help="make an image's root filesystem",
-        description="Makes an image's root filesystem. Prints the digest of its manifest, with -o - to stderr.",
+        description="Make an image's root filesystem. Prints the manifest's digest on stdout, or with -o - on stderr.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("source", metavar="SOURCE", nargs="?", help=SOURCE_HELP)
     what.add_argument(
-        "--edf", metavar="FILE", help="take the source from an environment definition file, or a name in EDF_PATH"
+        "--edf",
+        metavar="FILE",
+        help="take the source from an environment definition file, by path or by name in EDF_PATH",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="PATH",
-        help="FILE.sqsh (.squashfs, .sqfs); DIR/, made, or replaced if it is empty; FILE.tar, FILE.tar.gz (.tgz), "
-        "FILE.tar.zst (.tzst); or - for a tar to stdout; by default NAME+TAG.sqsh in the current directory",
+        help="FILE.sqsh (.squashfs, .sqfs); DIR/, which must be absent or empty; FILE.tar, FILE.tar.gz (.tgz), "
+        "FILE.tar.zst (.tzst); or - for a tar on stdout (NAME+TAG.sqsh in the current directory)",
     )
     parser.add_argument(
         "--format",
         choices=("dir", "squashfs", "tar", "tar.gz", "tar.zst"),
-        help="of the output, whatever its name",
+        help="format of the output, whatever its name",
     )
     parser.add_argument(
         "--for",
@@ -95,35 +97,38 @@ def add_verb(verbs: Any) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="replace what is there, also if it would be the same: a file by a file, by a directory one that fastpull "
-        "made or that holds a root filesystem",
+        help="replace an existing output, even of the same image: a file replaces a file; a directory replaces one "
+        "that fastpull made or that holds a root filesystem",
     )
     parser.add_argument(
         "--replace-foreign",
         action="store_true",
-        help="with --force: remove whatever else a directory at the output holds; never a home, a mount point, the "
-        "cache or the current directory",
+        help="with --force: replace any other directory as well; never a home, a mount point, the cache or the current "
+        "directory",
     )
     parser.add_argument(
         "--owner",
         choices=("keep", "me"),
-        help="keep: owners, modes and devices as in the image, root's default; "
-        "me: all is yours, without setuid bits and devices, everybody else's default; directories only",
+        help="for directories. keep: owners, modes and devices of the image (root's default); "
+        "me: all files are yours, without setuid bits and devices (other users' default)",
     )
     add_settings(parser, "compression", "block_size")
     parser.add_argument(
-        "--no-fragments", action="store_true", help="small files do not share blocks of a squashfs image"
+        "--no-fragments", action="store_true", help="store small files of a squashfs image in blocks of their own"
     )
     parser.add_argument(
-        "--mtime", type=int, metavar="SECONDS", help="of everything in a squashfs image or a tar, since the epoch"
+        "--mtime",
+        type=int,
+        metavar="SECONDS",
+        help="modification time of all files in a squashfs image or a tar, since the epoch",
     )
     parser.add_argument(
         "--hardlink",
         action="store_true",
-        help="a squashfs image that the cache has may become another name of the cache's file, to be read only",
+        help="make a hard link to the cache's squashfs image, if it has one; do not write to the output",
     )
     parser.add_argument(
-        "--digest-file", metavar="FILE", help="write the digest of the manifest there when the output is complete"
+        "--digest-file", metavar="FILE", help="write the digest of the manifest to a file when the output is complete"
     )
     add_settings(parser, "keep_images", "share_images", "sync")
     add_mpi_arguments(parser)
@@ -131,7 +136,7 @@ def add_verb(verbs: Any) -> None:
     add_limit_arguments(parser)
     add_output_arguments(parser)
     parser.add_argument(
-        "--trace", metavar="FILE", help="write a timeline of the pull, also of one that fails, for ui.perfetto.dev"
+        "--trace", metavar="FILE", help="write a timeline of the pull, even of one that fails, for ui.perfetto.dev"
     )
     add_settings(parser, "metrics")
     parser.set_defaults(run=measured("pull", _run))
@@ -150,7 +155,7 @@ def _run(options: argparse.Namespace, metrics: fastpull.metrics.Metrics) -> int:
         output = _default_output(options.source)
     to_stdout = output == "-"
     if to_stdout and options.json:
-        raise InvalidSetting("--json", "standard output cannot take events beside the tar, name a file")
+        raise InvalidSetting("--json", "standard output takes the tar, so events have no place; name a file with -o")
     sink = fastpull.sink_for(
         output,
         form=options.format,
@@ -188,9 +193,9 @@ def _run_on_nodes(
     metrics: fastpull.metrics.Metrics,
 ) -> int:
     if output == "-":
-        raise InvalidSetting("-o -", "with --mpi each node makes a file or a directory of its own, name it")
+        raise InvalidSetting("-o -", "with --mpi each node makes its own file or directory; name it with -o")
     if options.trace is not None:
-        raise InvalidSetting("--trace", "it is for one node, call fastpull without --mpi")
+        raise InvalidSetting("--trace", "a timeline is of one node; call fastpull without --mpi")
 
     async def work(
         client: fastpull.Client, source: str, options: argparse.Namespace
@@ -206,16 +211,18 @@ def _run_on_nodes(
 
 
 def _source(options: argparse.Namespace) -> str:
-    """The source that the command line or an environment definition file names."""
+    """Return the source that the command line or an environment definition file names."""
     if options.edf is None:
         source: str = options.source
         return source
     with console_for(options, sys.stderr) as console:
         found = read_environment(options.edf, console, verbose=options.verbose)
     if found.image_file is not None:
-        raise InvalidSetting(found.image_file, f"{found.path} names an image that is there already, nothing to pull")
+        raise InvalidSetting(
+            found.image_file, f"{found.path} names an existing image file, so there is nothing to pull"
+        )
     if not found.image:
-        raise InvalidSetting(found.path, "this environment has no image")
+        raise InvalidSetting(found.path, "this environment definition file names no image")
     return found.image
 
 
@@ -238,18 +245,18 @@ async def _pull(
 
 
 def _check_side_outputs(options: argparse.Namespace, settings: fastpull.Settings, output: str) -> None:
-    """Refuses files that would be in the output, or in the place of each other."""
+    """Raise InvalidSetting for a file that would be inside the output or replace another file."""
     files = {"--trace": options.trace, "--digest-file": options.digest_file, "--metrics": settings.metrics}
     taken = {} if output == "-" else {"the output": os.path.realpath(output)}
     for flag, path in files.items():
         if path in ("", "-") or (path is not None and path.endswith("/") and flag != "--metrics"):
-            raise InvalidSetting(f"{flag} {path}", "this has to be the name of a file")
+            raise InvalidSetting(f"{flag} {path}", "the value must be the path of a file")
         if path is None:
             continue
         inner = os.path.realpath(path)
         for other, outer in taken.items():
             if os.path.commonpath([inner, outer]) == outer:
-                raise InvalidSetting(f"{flag} {path}", f"{other} will be there, choose a file elsewhere")
+                raise InvalidSetting(f"{flag} {path}", f"this path is taken by {other}; choose another file")
         taken[flag] = inner
 
 
@@ -258,7 +265,7 @@ def _trace_file(path: str | None, cache: str) -> contextlib.AbstractContextManag
 
 
 def _default_output(source: str) -> str:
-    """The name that enroot would choose: ``NAME+TAG.sqsh``, with ``+`` for each ``/``."""
+    """Return the name that enroot would choose: ``NAME+TAG.sqsh``, with ``+`` for each ``/``."""
     kind, colon, rest = source.partition(":")
     path, _, tag = rest.partition(":")
     is_local = fastpull.Client.local_path(source) is not None
@@ -272,7 +279,7 @@ def _default_output(source: str) -> str:
     else:
         name = _name_of(source.removeprefix("docker://"))
     if not name.strip("+"):
-        raise InvalidSetting(source, "no name can be made of this source, choose one with -o")
+        raise InvalidSetting(source, "this source gives no file name; choose one with -o")
     return re.sub(r"[/:]", "+", name) + ".sqsh"
 
 
@@ -283,19 +290,19 @@ def _name_of(text: str) -> str:
 
 
 def _stem(path: str) -> str:
-    """The last part of a path, without what says that it is an archive."""
+    """Return the last part of a path without an archive's suffix."""
     return re.sub(r"\.(tar(\.\w+)?|tgz|tzst|txz|tbz2?|oci)$", "", os.path.basename(path.rstrip("/")))
 
 
 def _words(report: fastpull.PullReport) -> str:
     output, layers = report.output, len(report.image.layers)
     if report.was_there:
-        return f"already there: {output.path} is {report.image.source} ({report.image.digest}); --force makes it anew"
+        return f"already there: {output.path} is {report.image.source} ({report.image.digest}); --force makes it again"
     sizes = f"{size_of(report.unpacked)} from {size_of(report.image.size)}"
     words = [f"{output.path}: {output.inodes} inodes, {sizes} in {report.seconds:.1f} s"]
     if isinstance(output, fastpull.sinks.SquashfsReport):
         if report.was_finished:
-            words.append(f"{output.origin} from the cache, where it was finished")
+            words.append(f"{output.origin} from the finished image in the cache")
         ratio = output.content_size / output.size
         words.append(f"{size_of(output.size)} on the disk ({output.compression}, {ratio:.2f} to 1)")
         if output.duplicates:

@@ -1,4 +1,4 @@
-"""Running a coroutine from the command line: uvloop, and signals that end it cleanly."""
+"""Run a coroutine from the command line, with uvloop and a clean end on signals."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ T = TypeVar("T")
 
 INTERRUPTED = 130
 
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(Exception):
-    """SIGINT, SIGTERM or SIGHUP came, and everything was cleaned up."""
+    """SIGINT, SIGTERM or SIGHUP ended the work, after cleanup."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs to the end, or until SIGINT, SIGTERM or SIGHUP. A second signal does not wait for the cleaning up.
+    """Run a coroutine until it ends, or until SIGINT, SIGTERM or SIGHUP. A second signal skips the cleanup.
 
-    A signal that is ignored, as nohup does with SIGHUP, stays so.
+    A signal that is ignored stays ignored, such as SIGHUP under nohup.
 
     Raises:
-        Interrupted: a signal came.
+        Interrupted: a signal ended the work.
     """
-    # only who runs something has to load them
+    # commands that run no coroutine do not load these
     import asyncio  # noqa: PLC0415
 
     import uvloop  # noqa: PLC0415
@@ -38,7 +37,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_until_signal(work))
     finally:
-        signal.signal(signal.SIGINT, before)  # the loop leaves Python's, which ends with a traceback
+        signal.signal(signal.SIGINT, before)  # the loop restores Python's handler, which prints a traceback
 
 
 async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
@@ -52,7 +51,7 @@ async def _until_signal(work: Coroutine[Any, Any, T]) -> T:
             os._exit(INTERRUPTED)
         signals.append(number)
         if sys.stderr.isatty():
-            print("fastpull: stopping (once more to leave at once)", file=sys.stderr)
+            print("fastpull: stopping (press again to exit at once)", file=sys.stderr)
         task.cancel()
 
     loop = asyncio.get_running_loop()

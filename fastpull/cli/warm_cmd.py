@@ -1,4 +1,4 @@
-"""``fastpull warm``: images come into the cache."""
+"""``fastpull warm``: bring images into the cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastpull.progress import OnEvent
 
 _COMMENT = re.compile(r"(?:^|\s)#.*")
-"""A comment; the # of REGISTRY#IMAGE has no blank before it."""
+"""A comment. The # of REGISTRY#IMAGE follows no blank."""
 
 _EPILOG = """\
 examples:
@@ -36,23 +36,23 @@ examples:
   mpirun -n 500 --map-by node fastpull warm --mpi debian:12 --cache /local/fastpull
   fastpull warm --edf ~/.edf/pytorch.toml ~/.edf/jax.toml
 
-A file has one source a line. Empty lines and comments are left out: a # at the beginning or after a blank begins one.
-If some images fail, the others are warmed all the same, and the exit code is that of the first failure.
+A file has one source a line. Empty lines and comments are skipped: a # at the beginning or after a blank begins one.
+An image that fails does not stop the others; the exit code is that of the first failure.
 """
 
 
 def add_verb(verbs: Any) -> None:
-    """Adds the verb to the command."""
+    """Add the verb to the command."""
     parser = verbs.add_parser(
         "warm",
         help="bring images into the cache",
-        description="Brings images into the cache, verified. Prints digest and source of each.",
+        description="Bring images into the cache and verify them. Prints digest and source of each.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("sources", metavar="SOURCE", nargs="*", help=SOURCE_HELP)
     parser.add_argument(
-        "-f", "--file", metavar="FILE", action="append", default=[], help="read sources from a file, - is stdin"
+        "-f", "--file", metavar="FILE", action="append", default=[], help="read sources from a file, or - for stdin"
     )
     parser.add_argument(
         "--edf",
@@ -60,9 +60,9 @@ def add_verb(verbs: Any) -> None:
         action="extend",
         nargs="+",
         default=[],
-        help="environment definition files, or names of some in EDF_PATH; an image that is a file needs no warming",
+        help="take sources from environment definition files, by path or by name in EDF_PATH; image files are skipped",
     )
-    parser.add_argument("--jobs", metavar="N", type=int, default=4, help="images side by side (4)")
+    parser.add_argument("--jobs", metavar="N", type=int, default=4, help="images at the same time (4)")
     add_settings(parser, "sync")
     add_mpi_arguments(parser)
     add_client_arguments(parser)
@@ -73,12 +73,12 @@ def add_verb(verbs: Any) -> None:
 
 def _run(options: argparse.Namespace, metrics: fastpull.metrics.Metrics) -> int:
     if options.jobs < 1:
-        raise InvalidSetting(str(options.jobs), "jobs has to be at least 1")
+        raise InvalidSetting(str(options.jobs), "--jobs must be at least 1")
     if options.mpi and "-" in options.file:
-        raise InvalidSetting("-f -", "with --mpi only one rank has a standard input, name a file")
+        raise InvalidSetting("-f -", "with --mpi only one rank has a standard input; name a file")
     sources = [*options.sources, *(source for path in options.file for source in _read(path))]
     if not sources and not options.edf:
-        raise InvalidSetting("warm", "no source to warm the cache with; name one, or a file of them with -f")
+        raise InvalidSetting("warm", "no source given; name one, or a list of sources with -f")
     settings = settings_of(options)
     with console_for(options) as console:
         environments = [read_environment(name, console, verbose=options.verbose) for name in options.edf]

@@ -1,4 +1,4 @@
-"""Values in words, for people and for machines."""
+"""Values as text for terminals, and as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def size_of(count: float) -> str:
-    """A number of bytes: ``752.3 MiB``."""
+    """Return a number of bytes as text: ``752.3 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             break
@@ -24,7 +24,7 @@ def size_of(count: float) -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Lines with columns of equal width; control characters in cells are escaped."""
+    """Yield lines with columns of equal width; control characters in cells are escaped."""
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     for row in (head, *rows):
@@ -32,7 +32,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[st
 
 
 def age_of(when: float) -> str:
-    """How long ago something was: ``3 hours ago``."""
+    """Return the time since a timestamp as text: ``3 hours ago``."""
     seconds = max(0, time.time() - when)
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:
@@ -42,7 +42,7 @@ def age_of(when: float) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value of fastpull's as JSON has it."""
+    """Return a value as JSON can hold it."""
     if isinstance(value, fastpull.Digest | fastpull.Platform | fastpull.Reference | fastpull.config.Secret):
         return str(value)
     if isinstance(value, fastpull.Image):
@@ -59,12 +59,12 @@ def plain(value: Any) -> Any:
 
 
 def error_summary(error: FastpullError) -> dict[str, Any]:
-    """What there is to say of an error, for machines."""
+    """Return an error as JSON can hold it."""
     return {"type": type(error).__name__, "exit_code": error.exit_code, "message": str(error)}
 
 
 def image_summary(image: fastpull.Image) -> dict[str, Any]:
-    """What there is to say of an image, for machines."""
+    """Return an image as JSON can hold it."""
     config = image.config
     return {
         "source": image.source,

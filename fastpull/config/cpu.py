@@ -1,4 +1,4 @@
-"""The processors that this process may use."""
+"""The number of processors that this process may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def available_cores() -> int:
-    """The processors that this process may use: its affinity, and the quota of its control group."""
+    """Return the number of processors that affinity and control group allow this process."""
     cores = len(os.sched_getaffinity(0))
     quota = _cgroup_quota()
     return max(1, min(cores, int(quota + 0.5))) if quota else cores

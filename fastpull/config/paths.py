@@ -1,4 +1,4 @@
-"""Configuration files that a machine has for its container tools: where they are.
+"""Paths of the configuration files that container tools share.
 
 Spec: containers-registries.conf(5), containers-registries.conf.d(5), containers-policy.json(5), containers-certs.d(5);
 XDG Base Directory Specification.
@@ -15,24 +15,24 @@ SYSTEM_FOLDER = "/etc"
 
 
 def find_file(name: str, environment: Mapping[str, str]) -> str | None:
-    """The user's file of this name, or else the system's, of podman, skopeo and their kin."""
+    """Return the path of the user's file of the containers tools, or of the system's; None if there is none."""
     places = (os.path.join(folder, name) for folder in folders("containers", environment))
     return next(filter(os.path.isfile, places), None)
 
 
 def folders(family: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Where a family of programs has a user's own files, and the system's: ``~/.config/FAMILY``, ``/etc/FAMILY``."""
+    """Return the user's and the system's directory of a family of tools: ``~/.config/FAMILY``, ``/etc/FAMILY``."""
     base = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, family), os.path.join(SYSTEM_FOLDER, family)
 
 
 def drop_ins(folder: str, suffix: str) -> list[str]:
-    """The files of a folder that complete another, in the order in which they are read.
+    """Return the drop-in files of a directory, in the order in which they are read.
 
     Raises:
-        InvalidSetting: the folder is there, but cannot be read.
+        InvalidSetting: the directory exists, but cannot be read.
     """
-    if not os.path.isdir(folder):  # nor is a home that one may not enter, as with `sudo -u`, one's own
+    if not os.path.isdir(folder):  # also a home that this user may not enter, as under `sudo -u`
         return []
     try:
         names = sorted(os.listdir(folder))
@@ -42,10 +42,10 @@ def drop_ins(folder: str, suffix: str) -> list[str]:
 
 
 def read_file(path: str) -> bytes:
-    """Reads a whole file.
+    """Return the content of a file.
 
     Raises:
-        InvalidSetting: it is not there, or cannot be read: nobody knows then what it forbids.
+        InvalidSetting: the file is missing or cannot be read, so that its rules are unknown.
     """
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The schema of settings: kinds of values, and the fields that carry them."""
+"""The schema of settings: kinds of values, and the fields that hold them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from fastpull.errors import InvalidSetting
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """What values a setting may have.
+    """The kind of a setting's values.
 
     Attributes:
-        metavar: in the help of its flag; empty for a switch.
-        read: makes the value of a text.
-        show: makes a text of the value, which `read` understands.
-        types: that a value may have in TOML, beside text.
-        is_list: of texts; its flag may be repeated.
-        is_secret: it has no place in a file or among arguments, which others may see, and is never shown.
+        metavar: the placeholder in the help of its flag; empty for a switch.
+        read: converts text to the value.
+        show: converts the value to text that `read` accepts.
+        types: types of a value in TOML, beside text.
+        is_list: whether the value is a list of texts; its flag may be repeated.
+        is_secret: whether the value must not stand in files or arguments, and is never shown.
     """
 
     metavar: str
@@ -45,11 +45,11 @@ class SettingKind:
 
     @classmethod
     def choice(cls, *words: str) -> Self:
-        """One of a few words."""
+        """Return the kind of a choice between words."""
 
         def read(text: str) -> str:
             if text not in words:
-                raise InvalidSetting(text, f"none of {', '.join(words)}")
+                raise InvalidSetting(text, f"must be one of {', '.join(words)}")
             return text
 
         return cls(f"{{{','.join(words)}}}", read)
@@ -76,12 +76,12 @@ class Setting:
     """One line of the table of settings.
 
     Attributes:
-        name: in TOML, in `Settings`, and with ``FASTPULL_`` before it in the environment.
-        kind: of its values.
-        text: what it is, in a few words that may follow its name.
-        default: what it is where nobody says anything.
-        shown_default: the same for people.
-        flag: its name on the command line; empty where it has none of its own.
+        name: the name in TOML and in `Settings`, and after ``FASTPULL_`` in the environment.
+        kind: the kind of its values.
+        text: a short description.
+        default: the default value, from the environment.
+        shown_default: the default for people.
+        flag: the name on the command line; empty if it has none.
     """
 
     name: str
@@ -93,18 +93,18 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The name of its environment variable."""
         return f"FASTPULL_{self.name.upper()}"
 
     def read(self, value: Any) -> Any:
-        """The value that a text, or a value of TOML, stands for.
+        """Return the value of a text or of a TOML value.
 
         Raises:
-            InvalidSetting: it stands for none.
+            InvalidSetting: the text or the type is invalid.
         """
-        is_known = isinstance(value, str) or type(value) in self.kind.types  # a bool would be an int, too
+        is_known = isinstance(value, str) or type(value) in self.kind.types  # a bool is an int as well
         if not is_known or (isinstance(value, list) and not all(isinstance(one, str) for one in value)):
-            raise InvalidSetting(str(value), f"{self.name}: a value of the wrong type")
+            raise InvalidSetting(str(value), f"{self.name}: the value has the wrong type")
         if isinstance(value, list):
             value = ",".join(value)
         try:
@@ -122,15 +122,15 @@ def _setting(
     of: str = "",
     flag: str | None = None,
 ) -> Any:
-    """A field that is a setting.
+    """Return a dataclass field that is a setting.
 
     Args:
-        kind: of its values.
-        text: see `Setting`.
-        default: its value where nobody says anything.
-        derive: makes that value of the environment, in place of ``default``, which counts where there is none.
-        of: tells what ``derive`` does, or what there is in place of no value.
-        flag: in place of that which is made of its name.
+        kind: the kind of its values.
+        text: a short description.
+        default: the default value.
+        derive: returns the default for an environment; ``default`` is then that of the class itself.
+        of: describes the result of ``derive``, or the meaning of no value.
+        flag: the flag, in place of the one made from the name.
     """
     metadata = {
         "kind": kind,

@@ -1,12 +1,12 @@
-"""A text that nobody is to see."""
+"""A text that is never printed."""
 
 from __future__ import annotations
 
 
 class Secret:
-    """Holds a password or token so that it gets into no message, trace, log or dump by accident.
+    """A password or token that no message, trace, log or dump shows by accident.
 
-    It is true if there is one, equal to another of the same content, and shows itself as ``***``.
+    It is true if it is not empty, equals another of the same content, and prints as ``***``.
     """
 
     __slots__ = ("_text",)
@@ -15,7 +15,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself: for the one header or form that it goes into."""
+        """Return the text, for the header or form that sends it."""
         return self._text
 
     def __bool__(self) -> bool:
@@ -31,4 +31,4 @@ class Secret:
         return "***" if self._text else "(none)"
 
     def __reduce__(self) -> tuple[type[Secret], tuple[()]]:
-        return Secret, ()  # a pickle or a copy by pickle is as good as a dump
+        return Secret, ()  # a pickle is a dump as well

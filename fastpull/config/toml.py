@@ -20,8 +20,8 @@ class TomlValue:
     """A value of a configuration file.
 
     Attributes:
-        value: as TOML has it.
-        place: ``FILE:LINE``.
+        value: the value as TOML gives it.
+        place: its ``FILE:LINE``.
     """
 
     value: Any
@@ -29,18 +29,18 @@ class TomlValue:
 
 
 def read_config_file(path: str, known: Collection[str]) -> dict[str, TomlValue]:
-    """Reads a configuration file; one that is not there says nothing.
+    """Return the values of a configuration file; a missing file has none.
 
     Args:
-        path: of the file.
-        known: the names that may stand in it.
+        path: the file's path.
+        known: the permitted names.
 
     Raises:
-        InvalidSetting: it cannot be read, is no TOML, or has a name that is not known.
+        InvalidSetting: the file cannot be read, is not TOML, or has an unknown name.
 
     Spec: TOML 1.0.
     """
-    if not os.path.exists(path):  # nor is one in a home that one may not enter, as with `sudo -u`, one's own
+    if not os.path.exists(path):  # also in a home that this user may not enter, as under `sudo -u`
         return {}
     try:
         with open(path, "rb") as file:
@@ -48,7 +48,7 @@ def read_config_file(path: str, known: Collection[str]) -> dict[str, TomlValue]:
     except OSError as error:
         raise InvalidSetting(path, f"cannot read the configuration file ({(error.strerror or '').lower()})") from error
     if len(content) > _MAX_SIZE:
-        raise InvalidSetting(path, f"a configuration file of more than {_MAX_SIZE} bytes")
+        raise InvalidSetting(path, f"the configuration file is larger than {_MAX_SIZE} bytes")
     try:
         text = content.decode()
         values = tomllib.loads(text)
@@ -59,25 +59,25 @@ def read_config_file(path: str, known: Collection[str]) -> dict[str, TomlValue]:
         place = f"{path}:{_line_of(name, text)}"
         if name not in known:
             near = difflib.get_close_matches(name.replace("-", "_").lower(), known, 1)
-            advice = f"did you mean {near[0]}?" if near else "`fastpull config` shows all there are"
+            advice = f"did you mean {near[0]}?" if near else "`fastpull config` lists all settings"
             raise InvalidSetting(name, f"{place}: unknown setting ({advice})")
         found[name] = TomlValue(value, place)
     return found
 
 
 def _line_of(name: str, text: str) -> int:
-    """The line where a key, or the first table of its name, stands; the parser does not tell."""
+    """Return the line of a key, or of the first table of its name, which the parser does not give."""
     quoted = re.escape(name)
     key = re.compile(rf"""\s*(?:\[+\s*)?(?:"{quoted}"|'{quoted}'|{quoted})\s*[=.\]]""")
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
         if key.match(line) and _is_complete("".join(lines[:number])):
             return number + 1
-    return 1  # its name is written with escapes
+    return 1  # the name is written with escapes
 
 
 def _is_complete(text: str) -> bool:
-    """Whether a text ends between two lines of TOML, and not within a string or an array."""
+    """Return whether a text ends between two lines of TOML, not within a string or an array."""
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:

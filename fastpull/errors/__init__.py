@@ -3,22 +3,22 @@
 ::
 
     FastpullError                          exit code
-    ├── InvalidInput (ValueError)                  3   what the caller gave cannot be understood
+    ├── InvalidInput (ValueError)                  3   the caller gave something invalid
     │   ├── InvalidReference
     │   │   └── InvalidSource
     │   ├── InvalidDigest
     │   ├── InvalidPlatform
     │   └── InvalidSetting
-    ├── TransportError (OSError)                  10   no answer: name, connection, TLS, stall, reset
-    ├── RegistryError                             11   an answer that cannot be used
+    ├── TransportError (OSError)                  10   no complete answer: name, connection, TLS, stall, reset
+    ├── RegistryError                             11   the answer cannot be used
     │   ├── NotFound (LookupError)
     │   ├── NoMatchingPlatform (LookupError)
     │   ├── RateLimited
     │   ├── UnexpectedAnswer
     │   └── MalformedDocument
-    ├── AccessDenied (PermissionError)            12   401, 403: credentials missing, wrong or not enough
-    ├── Forbidden (PermissionError)               13   this machine's own rules do not let the image in
-    ├── IntegrityError                            20   bytes that are not what their digest promised
+    ├── AccessDenied (PermissionError)            12   401, 403: credentials missing, wrong or insufficient
+    ├── Forbidden (PermissionError)               13   this machine's policy forbids the image
+    ├── IntegrityError                            20   bytes do not match their digest
     │   ├── DigestMismatch
     │   ├── SizeMismatch
     │   ├── DiffIdMismatch
@@ -26,11 +26,11 @@
     │   └── LayerBlocksDamaged
     ├── UnsupportedMediaType                      21   an artifact, a schema 1 image, an unknown layer format
     ├── DecompressError                           22   a corrupt or truncated gzip or zstd stream
-    ├── TarError                                  23   a layer that is not a well-formed tar
-    ├── LayerError                                24   a changeset that breaks the rules of image-spec's layer.md
-    ├── LimitExceeded                             25   an image that takes more than it may
+    ├── TarError                                  23   a layer is not a well-formed tar
+    ├── LayerError                                24   an entry breaks the rules of image-spec's layer.md
+    ├── LimitExceeded                             25   an image exceeds a limit
     ├── CacheError (OSError)                      30   the cache cannot be read or written
-    │   └── LockLost                              30   this process stood still, somebody else has taken over
+    │   └── LockLost                              30   this process stalled, and another took over its lock
     ├── OutputError (OSError)                     31   the destination cannot be written
     │   └── OutputExists (FileExistsError)
     └── ClusterError                              40   the ranks of a job cannot work together
@@ -40,7 +40,7 @@
         ├── RankLost
         └── OutputDiffers
 
-Each class carries its facts as fields and makes its message from them, with the next step where there is one.
+Each class has its facts as fields, and makes its message from them. A hint names the next step.
 No message holds a credential. ``asyncio.CancelledError`` is never wrapped.
 """
 

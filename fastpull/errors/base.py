@@ -19,8 +19,8 @@ class FastpullError(Exception):
     """The root of the tree.
 
     Attributes:
-        exit_code: what the command line exits with; one per family.
-        asked: what a host was asked for, and as whom, where that is not said otherwise.
+        exit_code: the command's exit code; one for each family.
+        asked: the request and its login, where the message does not name them.
     """
 
     exit_code: ClassVar[int] = 1
@@ -31,12 +31,12 @@ class FastpullError(Exception):
 
     @property
     def message(self) -> str:
-        """What happened, and where: one line, safe for terminals."""
+        """The event and its place, in one line that is safe for terminals."""
         return printable(f"{self._message()} ({self.asked})" if self.asked else self._message())
 
     @property
     def hint(self) -> str:
-        """What to do next; empty where there is nothing to do."""
+        """The next step; empty if there is none."""
         return printable(self._hint())
 
     def _message(self) -> str:

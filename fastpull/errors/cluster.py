@@ -17,7 +17,7 @@ class ClusterError(FastpullError):
 
 @dataclass(eq=False)
 class MpiError(ClusterError):
-    """There is no MPI, or it fails."""
+    """MPI is missing or fails."""
 
     reason: str
     advice: str = ""
@@ -31,11 +31,11 @@ class MpiError(ClusterError):
 
 @dataclass(eq=False)
 class Disagreement(ClusterError):
-    """Ranks of one job were started with different things, or in places that collide.
+    """The ranks of a job have different arguments, or outputs or caches that collide.
 
     Attributes:
-        reason: what differs, with the ranks.
-        advice: what to do next.
+        reason: the difference, with the ranks.
+        advice: the next step.
     """
 
     reason: str
@@ -50,13 +50,13 @@ class Disagreement(ClusterError):
 
 @dataclass(eq=False)
 class RankFailed(ClusterError):
-    """A rank could not do its part.
+    """A rank failed.
 
     Attributes:
-        rank: which.
-        host: where it runs.
-        reason: its own error.
-        cause_exit_code: of that error's family.
+        rank: the rank's number.
+        host: the rank's node.
+        reason: the rank's own error.
+        cause_exit_code: the exit code of that error.
     """
 
     rank: int
@@ -70,12 +70,12 @@ class RankFailed(ClusterError):
 
 @dataclass(eq=False)
 class RankLost(ClusterError):
-    """Ranks have died, hang, or are cut off.
+    """Ranks died, hang, or are unreachable.
 
     Attributes:
-        ranks: which, each with its host.
-        seconds: for so long nothing was heard of them, or nothing came of them.
-        doing: what was waited for.
+        ranks: the ranks, each with its host.
+        seconds: the time without a message or without progress.
+        doing: the awaited work.
     """
 
     ranks: tuple[str, ...]
@@ -83,30 +83,30 @@ class RankLost(ClusterError):
     doing: str
 
     def _message(self) -> str:
-        return f"nothing from {', '.join(self.ranks)} for {self.seconds:.0f} s, while {self.doing}"
+        return f"no response from {', '.join(self.ranks)} for {self.seconds:.0f} s while {self.doing}"
 
     def _hint(self) -> str:
-        return "Look for what has become of them; what was downloaded stays in the caches, and is not fetched again"
+        return "Check these nodes, then run the job again; downloaded data stays in the caches"
 
 
 @dataclass(eq=False)
 class OutputDiffers(ClusterError):
-    """Ranks that made the same file together have made different ones.
+    """Ranks that had to make equal files made different ones.
 
     Attributes:
         source: the image.
-        makers: for each of the different files the ranks that made it, in words.
+        makers: for each different file, the ranks that made it.
     """
 
     source: str
     makers: tuple[str, ...]
 
     def _message(self) -> str:
-        files = ", another that of ".join(self.makers)
-        return f"the nodes have made different files of {self.source}: one is that of {files}"
+        files = "; another: ".join(self.makers)
+        return f"the nodes made different files of {self.source}: one: {files}"
 
     def _hint(self) -> str:
         return (
-            "The memory or the disk of the node that differs is at fault, or its processor compresses to other bytes; "
-            "it has published nothing"
+            "Check the memory and the disk of the node that differs; a different processor may also compress to other "
+            "bytes. That node published nothing"
         )

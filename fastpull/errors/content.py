@@ -10,14 +10,14 @@ from fastpull.errors.base import FastpullError, printable
 
 
 class IntegrityError(FastpullError):
-    """Bytes are not what their descriptor promised."""
+    """Bytes do not match their descriptor."""
 
     exit_code = 20
 
 
 @dataclass(eq=False)
 class DigestMismatch(IntegrityError):
-    """A blob does not hash to its digest."""
+    """A blob's digest differs from its descriptor's."""
 
     subject: str
     expected: str
@@ -27,7 +27,7 @@ class DigestMismatch(IntegrityError):
         return f"got digest {self.actual}, expected {self.expected} for: {self.subject}"
 
     def _hint(self) -> str:
-        return "The source, something on the way or the cache changed the bytes; nothing was kept"
+        return "The bytes changed at the source, on the way or in the cache; fastpull kept nothing. Try again"
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class SizeMismatch(IntegrityError):
 
 @dataclass(eq=False)
 class DiffIdMismatch(IntegrityError):
-    """A layer, uncompressed, does not hash to the diff_id in the image's config."""
+    """An uncompressed layer's digest differs from the diff_id in the image's config."""
 
     subject: str
     expected: str
@@ -54,40 +54,36 @@ class DiffIdMismatch(IntegrityError):
         return f"got diff_id {self.actual}, expected {self.expected} for layer: {self.subject}"
 
     def _hint(self) -> str:
-        return "The image's config and layers do not belong together; its author has to build it again"
+        return "The image's config does not match its layers; its publisher must build it again"
 
 
 @dataclass(eq=False)
 class FrameDamaged(IntegrityError):
-    """What one rank sent to another arrived changed."""
+    """A frame changed on its way between two ranks."""
 
     sender: str
     offset: int
     size: int
 
     def _message(self) -> str:
-        return (
-            f"bytes {self.offset} to {self.offset + self.size} of a blob were changed on their way from {self.sender}"
-        )
+        return f"bytes {self.offset} to {self.offset + self.size} of a blob changed on the way from {self.sender}"
 
     def _hint(self) -> str:
-        return "The fault is in the network, its driver or the memory of one of the two nodes; nothing was kept of it"
+        return "Check the network, its driver and the memory of the two nodes; fastpull kept nothing of it"
 
 
 @dataclass(eq=False)
 class LayerBlocksDamaged(IntegrityError):
-    """What another rank has made of a layer is not what it says of itself."""
+    """Layer blocks from another rank do not match their own description."""
 
     subject: str
     reason: str
 
     def _message(self) -> str:
-        return f"what another node has made of {self.subject} cannot be used: {self.reason}"
+        return f"layer blocks of {self.subject} from another node are damaged: {self.reason}"
 
     def _hint(self) -> str:
-        return (
-            "The fault is in the memory or the disk of one of the nodes, or on the way between them; nothing was kept"
-        )
+        return "Check the memory and the disks of the nodes, and the network between them; fastpull kept nothing"
 
 
 # --- 21 to 24: what is in the image
@@ -95,7 +91,7 @@ class LayerBlocksDamaged(IntegrityError):
 
 @dataclass(eq=False)
 class UnsupportedMediaType(FastpullError):
-    """An object is well-formed, but nothing that can become a root filesystem."""
+    """A well-formed object cannot become a root filesystem."""
 
     exit_code = 21
     subject: str
@@ -112,7 +108,7 @@ class UnsupportedMediaType(FastpullError):
 
 @dataclass(eq=False)
 class DecompressError(FastpullError):
-    """A layer's compressed stream is corrupt, truncated, or followed by something else."""
+    """A layer's compressed stream is corrupt, truncated, or has trailing data."""
 
     exit_code = 22
     subject: str
@@ -124,12 +120,12 @@ class DecompressError(FastpullError):
 
 @dataclass(eq=False)
 class TarError(FastpullError):
-    """A layer is not a well-formed tar archive, or one that readers would understand in different ways.
+    """A layer is not a well-formed tar archive, or is one that readers interpret differently.
 
     Attributes:
-        offset: of the header at fault in the uncompressed layer, in bytes.
-        culprit: the name at fault, where it is known.
-        after: the path of the entry before it.
+        offset: the offset of the faulty header in the uncompressed layer, in bytes.
+        culprit: the faulty name, if known.
+        after: the path of the preceding entry.
     """
 
     exit_code = 23
@@ -147,7 +143,7 @@ class TarError(FastpullError):
 
 @dataclass(eq=False)
 class LayerError(FastpullError):
-    """An entry of a changeset is refused: it leaves the root, or has no meaning where it stands."""
+    """An entry of a layer is refused: it leaves the root, or has no meaning at its place."""
 
     exit_code = 24
     subject: str
@@ -160,12 +156,12 @@ class LayerError(FastpullError):
 
 @dataclass(eq=False)
 class LimitExceeded(FastpullError):
-    """A layer takes more than it may: of the disk, of memory, of time.
+    """A layer exceeds a limit of disk, memory or time.
 
     Attributes:
-        limit: what there is too much of, with the number.
-        path: of the entry at which it became too much, where it is known.
-        setting: that raises the limit; empty for one that comes from the formats or from the kernel.
+        limit: the exceeded limit, with its number.
+        path: the path of the entry that exceeded it, if known.
+        setting: the setting that raises the limit; empty for a limit of a format or the kernel.
     """
 
     exit_code = 25
@@ -180,6 +176,6 @@ class LimitExceeded(FastpullError):
 
     def _hint(self) -> str:
         if not self.setting:
-            return "No setting raises this limit; the image's author has to build it again"
+            return "No setting raises this limit; the image's publisher must build it again"
         flag = self.setting.replace("_", "-")
-        return f"If the image is to be trusted with more, raise the limit: --{flag}, FASTPULL_{self.setting.upper()}"
+        return f"If you trust the image, raise the limit with --{flag} or FASTPULL_{self.setting.upper()}"

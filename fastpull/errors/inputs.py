@@ -1,4 +1,4 @@
-"""What the caller gave cannot be understood."""
+"""Errors of invalid input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastpull.errors.base import FastpullError
 
 @dataclass(eq=False)
 class InvalidInput(FastpullError, ValueError):
-    """Something the caller gave cannot be understood."""
+    """The caller gave something invalid."""
 
     exit_code = 3
     given: str
@@ -29,17 +29,17 @@ class InvalidReference(InvalidInput):
 
 
 class InvalidSource(InvalidReference):
-    """A source that is no registry's breaks its grammar, or does not say which of several images is meant."""
+    """A source breaks its grammar, or does not name one of several images."""
 
     def _hint(self) -> str:
-        return "fastpull pull --help has the forms of a source, for example docker-archive:FILE:NAME:TAG"
+        return "fastpull pull --help lists the forms of a source, for example docker-archive:FILE:NAME:TAG"
 
 
 class InvalidDigest(InvalidInput):
-    """A digest breaks the grammar, or names an algorithm that is not registered."""
+    """A digest breaks the grammar, or names an unregistered algorithm."""
 
     def _hint(self) -> str:
-        return "A digest is sha256: and 64, or sha512: and 128, lower-case hexadecimal digits"
+        return "A digest is sha256: with 64 or sha512: with 128 lower-case hexadecimal digits"
 
 
 class InvalidPlatform(InvalidInput):
@@ -50,4 +50,4 @@ class InvalidPlatform(InvalidInput):
 
 
 class InvalidSetting(InvalidInput):
-    """An option, environment variable or configuration file holds a value out of its range."""
+    """An option, environment variable or configuration file holds an invalid value."""

@@ -1,4 +1,4 @@
-"""The cache or the output cannot be read or written."""
+"""Errors of the cache and the output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CacheError(_LocalError):
 
 
 class LockLost(CacheError):
-    """This process gave no sign of life for so long that somebody else has taken over what it was doing."""
+    """This process stalled for so long that another process took over its lock."""
 
     def _hint(self) -> str:
         return "Nothing is damaged; try again"
@@ -54,26 +54,26 @@ class OutputError(_LocalError):
 
 @dataclass(eq=False)
 class OutputExists(OutputError, FileExistsError):
-    """The destination exists and is not to be replaced.
+    """The destination exists and must not be replaced.
 
     Attributes:
-        advice: what to do next.
+        advice: the next step.
     """
 
-    advice: str = "Choose another, or replace it with --force"
+    advice: str = "Choose another output, or replace this one with --force"
 
     def _hint(self) -> str:
         return self.advice
 
 
 _ERRNO_HINTS = {
-    errno.ENOSPC: "Free some space, or choose a place on another filesystem",
-    errno.EDQUOT: "The disk quota is used up",
-    errno.EACCES: "Check the permissions, or choose another place",
-    errno.EROFS: "The filesystem is mounted read-only; choose another place",
-    errno.EFBIG: "Raise the limit of file sizes (ulimit -f), or choose a place on a filesystem that takes larger files",
+    errno.ENOSPC: "Free some space, or choose another filesystem",
+    errno.EDQUOT: "The disk quota is used up; free some space, or choose another filesystem",
+    errno.EACCES: "Check the permissions, or choose another path",
+    errno.EROFS: "The filesystem is mounted read-only; choose another path",
+    errno.EFBIG: "Raise the limit of file sizes (ulimit -f), or choose a filesystem that takes larger files",
     errno.EMFILE: "Raise the limit of open files (ulimit -n)",
-    errno.ENOLCK: "Choose another filesystem (--cache), or have this one mounted with locks that hold between nodes",
+    errno.ENOLCK: "Choose another filesystem (--cache), or mount this one with locks that hold between nodes",
 }
 
 
@@ -81,7 +81,7 @@ Local = TypeVar("Local", CacheError, OutputError)
 
 
 def from_os_error(family: type[Local], error: OSError, path: str | bytes | None = None) -> Local:
-    """Translates an operating-system error, naming the path at fault."""
+    """Return an error of a family for an operating-system error, with the faulty path."""
     culprit = path if path is not None else error.filename
     text = printable(os.fsencode(culprit)) if isinstance(culprit, str | bytes | os.PathLike) else "?"
     return family(path=text, reason=(error.strerror or str(error)).lower(), errno=error.errno)

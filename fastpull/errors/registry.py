@@ -1,4 +1,4 @@
-"""No answer, or one that cannot be used."""
+"""Errors of connections, registries and access."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fastpull.errors.base import FastpullError
 
 @dataclass(eq=False)
 class TransportError(FastpullError, OSError):
-    """No complete answer came from a host: name, connection, TLS, a stall, a reset.
+    """A host gave no complete answer: name, connection, TLS, a stall, a reset.
 
     Attributes:
-        is_transient: whether the same request may well succeed a moment later.
-        is_certificate: the host answered, and is not trusted.
+        is_transient: whether the same request may succeed a moment later.
+        is_certificate: whether the host's certificate is not trusted.
     """
 
     exit_code = 10
@@ -29,14 +29,14 @@ class TransportError(FastpullError, OSError):
         return f"cannot reach {self.host}: {self.reason}"
 
     def _hint(self) -> str:
-        return self.advice or "Check the name and the network, and try again: what has come is kept"
+        return self.advice or "Check the name and the network, and try again; downloaded data is kept"
 
 
 # --- 11: registry answers
 
 
 class RegistryError(FastpullError):
-    """A host answered, but not with something that can be used."""
+    """A host's answer cannot be used."""
 
     exit_code = 11
 
@@ -69,13 +69,13 @@ class NoMatchingPlatform(RegistryError, LookupError):
 
     def _hint(self) -> str:
         if not self.available:
-            return "It lists no platform at all"
-        return f"Choose another with --platform; it has {', '.join(self.available)}"
+            return "The index lists no platform"
+        return f"Choose another platform with --platform; the index has {', '.join(self.available)}"
 
 
 @dataclass(eq=False)
 class RateLimited(RegistryError):
-    """The host asks for a longer pause than fastpull is ready to make (HTTP 429)."""
+    """The host asks for a longer pause than fastpull makes (HTTP 429)."""
 
     host: str
     retry_after_seconds: float | None
@@ -102,7 +102,7 @@ class UnexpectedAnswer(RegistryError):
         return f"unexpected answer ({status}{self.reason}) from: {self.url}"
 
     def _hint(self) -> str:
-        return self.advice or "Try again later; if it stays so, tell those who run that host"
+        return self.advice or "Try again later; if this persists, report it to the registry's operator"
 
 
 @dataclass(eq=False)
@@ -116,7 +116,7 @@ class MalformedDocument(RegistryError):
         return f"{self.reason} in: {self.subject}"
 
     def _hint(self) -> str:
-        return "Tell those who made it: fastpull can do nothing about it"
+        return "The image itself is invalid; report this to its publisher"
 
 
 # --- 12: access
@@ -124,10 +124,10 @@ class MalformedDocument(RegistryError):
 
 @dataclass(eq=False)
 class AccessDenied(FastpullError, PermissionError):
-    """The registry refused the credentials, or the lack of them (HTTP 401, 403).
+    """The registry refused the credentials, or anonymous access (HTTP 401, 403).
 
     Attributes:
-        advice: what else to try.
+        advice: a further step.
     """
 
     exit_code = 12
@@ -141,22 +141,22 @@ class AccessDenied(FastpullError, PermissionError):
 
     def _hint(self) -> str:
         login = (
-            f"Check the name, or log in: docker login {self.host}; fastpull inspect --auth {self.host} tells who asks"
+            f"Check the name, or log in: docker login {self.host}; fastpull inspect --auth {self.host} shows the login"
         )
         return f"{login}. {self.advice}" if self.advice else login
 
 
-# --- 13: the site's rules
+# --- 13: policy
 
 
 @dataclass(eq=False)
 class Forbidden(FastpullError, PermissionError):
-    """A file of this machine, ``policy.json`` or ``registries.conf``, does not let the image in.
+    """``policy.json`` or ``registries.conf`` of this machine forbids the image.
 
     Attributes:
         subject: the image.
-        rule: what forbids it, with the file that says so.
-        advice: what to do next.
+        rule: the rule that forbids it, with its file.
+        advice: the next step.
     """
 
     exit_code = 13

@@ -1,4 +1,4 @@
-"""The translation of foreign exceptions at a border."""
+"""The translation of foreign exceptions into fastpull's at a border."""
 
 from __future__ import annotations
 

@@ -367,7 +367,7 @@ def test_a_terminal_gets_a_line_per_layer(tmp_path: Path) -> None:
     text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown).decode()
     assert re.search(r"[0-9a-f]{12} \[[#=-]{24}\]  .* of .* MiB", text), "digest, bar and sizes"
     assert re.search(r"\d+%  .* of .* [KM]iB unpacked", text), "the total"
-    assert "all as they should be" in text
+    assert "all correct" in text
 
 
 def test_the_demo_removes_the_first_tree_outside_the_second_pull(
@@ -602,8 +602,8 @@ def test_which_login_would_be_used_is_shown_without_the_secret(
     [
         (["--creds", "user"], "", "go together"),
         (["--password-stdin"], "secret\n", "go together"),
-        (["--creds", "user", "--password-stdin"], "", "no password on standard input"),
-        (["--creds", "user:hunter2", "--password-stdin"], "", "has a password already"),
+        (["--creds", "user", "--password-stdin"], "", "standard input holds no password"),
+        (["--creds", "user:hunter2", "--password-stdin"], "", "already holds a password"),
         (["--creds", ":hunter2"], "", "go together"),
         (["--authfile", "/no/such/file"], "", "/no/such/file"),
     ],

@@ -32,7 +32,7 @@ def test_every_value_has_its_origin(
     assert found["workers"] == {"value": 3, "origin": "argument"}
     assert found["sync"] == {"value": False, "origin": "argument"}
     assert found["max_ratio"] == {"value": 200, "origin": "default"}
-    assert warnings == "fastpull: warning: FASTPULL_CONECTIONS is no setting (did you mean FASTPULL_CONNECTIONS?)\n"
+    assert warnings == "fastpull: warning: FASTPULL_CONECTIONS is not a setting (did you mean FASTPULL_CONNECTIONS?)\n"
     assert main(["config"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["SETTING", "VALUE", "FROM"]
@@ -67,4 +67,4 @@ def test_a_password_has_an_origin_and_is_not_shown(
 
 def test_values_that_do_not_go_together_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--memory", "1M"]) == 3
-    assert "memory has to be at least 16 MiB" in capsys.readouterr().err
+    assert "memory must be at least 16 MiB" in capsys.readouterr().err

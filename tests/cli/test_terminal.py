@@ -111,7 +111,7 @@ async def test_ctrl_c_leaves_the_display_whole(registry: FaultyRegistry, setting
     terminal.type("\x03")
     assert await asyncio.to_thread(terminal.wait) == 130
     last = terminal.screen().text.splitlines()
-    assert last[-1].endswith("fastpull: interrupted; what was downloaded stays in the cache")
+    assert last[-1].endswith("fastpull: interrupted; downloaded data stays in the cache")
     assert sum("stopping" in line for line in last) == 1
     assert not any("[#" in line or "[=" in line or "[-" in line for line in last)
     assert "Traceback" not in terminal.shown

@@ -70,7 +70,7 @@ async def test_a_silent_rank_is_named_on_rank_0_and_all_others_give_up() -> None
         waits.append(asyncio.create_task(ranks[1].spread("s")))
         lost, failed = await ended(*waits)
         assert isinstance(lost, RankLost)
-        assert str(lost).startswith("nothing from rank 2 on n2 for 1 s, while we talked")
+        assert str(lost).startswith("no response from rank 2 on n2 for 1 s, while we talked")
         assert isinstance(failed, RankFailed)
         assert "rank 2 on n2" in str(failed)
 

@@ -186,7 +186,7 @@ async def test_a_builder_that_hangs_is_named_and_nobody_has_a_part_of_a_file(
     os.kill(job.pid(1), signal.SIGSTOP)
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode != 0
-    assert any("nothing from rank 1 on" in line for line in err.decode().splitlines()), err
+    assert any("no response from rank 1 on" in line for line in err.decode().splitlines()), err
     assert not [path for path in tmp_path.glob("out-*/*") if path.stat().st_size and not path.name.startswith(".")]
 
 
@@ -272,7 +272,7 @@ async def test_a_rank_that_hangs_is_named_and_the_job_ends(
     os.kill(job.pid(2), signal.SIGSTOP)
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode != 0
-    assert any("nothing from rank 2 on" in line for line in err.decode().splitlines()), err
+    assert any("no response from rank 2 on" in line for line in err.decode().splitlines()), err
     assert_nothing_wrong(job)
 
 

@@ -347,7 +347,7 @@ async def test_import_and_digest_as_enroot_s_own_command(registry: FaultyRegistr
     assert "[WARN]" in ended.err
     again = await run("enroot", "import", uri, cache=cache, under=under)
     assert again.code == 31
-    assert again.err.splitlines()[-1] == f"[ERROR] AddedFile already exists: {where}/team+app+v1.sqsh"
+    assert again.err.splitlines()[-1] == f"[ERROR] File already exists: {where}/team+app+v1.sqsh"
     named = await run("enroot", "import", f"--output={tmp_path}/named.sqsh", uri, cache=cache, under=under)
     assert (named.code, (tmp_path / "named.sqsh").exists()) == (0, True)
     digest = await run("enroot", "digest", uri, cache=cache, under=under)

@@ -306,7 +306,7 @@ async def test_the_image_of_another_user_is_used_only_by_who_trusts_them(
             **environment,
         )
         assert ended.code == 0, ended.err
-        assert ("where it was finished" in ended.err) == (name == "3" or (shared and name == "2"))
+        assert ("from the finished image in the cache" in ended.err) == (name == "3" or (shared and name == "2"))
     images = ImageStore(CacheFiles(str(cache)))
     assert len({os.stat(image.path).st_uid for image in images.all()}) == (1 if shared else 2)
     assert {image.key.maker for image in images.all()} == ({None} if shared else {0, 65534})
@@ -619,7 +619,7 @@ async def test_the_command_tells_where_an_image_came_from(
     report = json.loads(second.out.splitlines()[-1])
     assert (report["was_finished"], report["output"]["origin"]) in [(True, "cloned"), (True, "copied")]
     third = await run("pull", reference, "-o", tmp_path / "3.sqsh", "--hardlink", cache=settings.cache)
-    assert "linked from the cache, where it was finished" in third.err
+    assert "linked from the finished image in the cache" in third.err
     listed = await run("cache", "ls", "--finished", cache=settings.cache)
     assert listed.out.splitlines()[1].split()[:2] == [reference, "linux/amd64"]
     assert " nobody " in listed.out

@@ -185,7 +185,7 @@ async def test_somebody_takes_over_from_a_builder_that_dies(
         await asyncio.sleep(0.02)
     waiting = await start("get", uri, environment=step(settings.cache, number=1))
     assert waiting.stderr is not None
-    await asyncio.wait_for(waiting.stderr.readuntil(b"waiting for another process that is making it"), 30)
+    await asyncio.wait_for(waiting.stderr.readuntil(b"waiting for another process to make it"), 30)
     registry.faults = []  # what the builder asked for goes on slowly, what is asked for from now on does not
     builder.send_signal(number)
     out, _ = await builder.communicate()

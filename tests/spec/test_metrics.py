@@ -128,7 +128,7 @@ async def test_metrics_that_cannot_be_written_are_an_error_of_the_command_line_a
     assert "fastpull: error: output: " in named.err
     ended = await run("warm", reference, cache=settings.cache, FASTPULL_METRICS=str(tmp_path / place))
     assert ended.code == 0
-    assert ended.err.count("warning: no metrics: output: ") == 1
+    assert ended.err.count("warning: metrics are not written: output: ") == 1
     assert os.path.dirname(place) in ended.err
 
 

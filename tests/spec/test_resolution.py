@@ -407,4 +407,4 @@ def command(*arguments: str) -> int:
 
 def test_a_policy_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "debian:12", "--pull", "sometimes"]) == 3
-    assert "none of always, newer, missing, never: 'sometimes'" in capsys.readouterr().err
+    assert "must be one of always, newer, missing, never: 'sometimes'" in capsys.readouterr().err

@@ -152,12 +152,12 @@ def test_every_setting_but_a_secret_can_be_written_everywhere(setting: Setting, 
         ('insecure_registries = ["a.io", 3]\n', r":1: insecure_registries: a value of the wrong type"),
         ("private_hosts = true\n", r":1: private_hosts: a value of the wrong type"),
         ("workers = 1.5\n", r":1: workers: a value of the wrong type: '1.5'"),
-        ("sync = 1\n", r":1: sync: a value of the wrong type"),
+        ("sync = 1\n", r":1: sync: the value has the wrong type"),
         ("workers = 0\n", r":1: workers: not a whole number above zero: '0'"),
         ("workers = -3\n", r":1: workers: not a whole number above zero"),
         ('memory = "lots"\n', r":1: memory: not a size"),
-        ('cache = "here"\n', r":1: cache: in a file a path has to be absolute"),
-        ('cache = """/a\nsync = 1\n"""\nsync = "perhaps"\n', r":4: sync: neither yes nor no"),
+        ('cache = "here"\n', r":1: cache: a path in a file must be absolute"),
+        ('cache = """/a\nsync = 1\n"""\nsync = "perhaps"\n', r":4: sync: not a switch"),
         ('x = """\nworkers = 1\n"""\n"workers" = "x"\n', r":1: unknown setting"),
         ("workers = 1\nworkers = 2\n", r"not a TOML file .*line 2"),
         ("workers\n", r"not a TOML file .*line 1"),
@@ -178,7 +178,7 @@ def test_a_wrong_file_is_told_with_its_line(content: str, complaint: str, site: 
 def test_a_file_holds_no_password_and_its_error_neither(site: Path, user: Path, value: str) -> None:
     user.write_text(f"\npassword = {value}")
     with pytest.raises(
-        InvalidSetting, match=f"{user}:2: a configuration file is no place.*FASTPULL_PASSWORD"
+        InvalidSetting, match=f"{user}:2: a configuration file must not hold a secret.*FASTPULL_PASSWORD"
     ) as caught:
         Settings.load(environment(user))
     assert "hunter2" not in str(caught.value) + repr(caught.value)
