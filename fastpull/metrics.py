@@ -1,7 +1,7 @@
-"""Metrics of commands, for a site's monitoring: a text file as Prometheus reads it.
+"""Metrics of commands for a site's monitoring: a text file in Prometheus' format.
 
-A command has ended before anybody could ask it. So it adds what it did to counters in a file, which node_exporter's
-textfile collector shows. Names are those of `METRICS`; labels say who ran what and how it ended, never which image.
+A command ends before Prometheus could scrape it. It adds its counters to a file instead, which node_exporter's textfile
+collector exposes. Names are those of `METRICS`. Labels hold the command, the user and the exit code, never an image.
 
 Spec: Prometheus text-based exposition format 0.0.4.
 """
@@ -29,20 +29,23 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[Literal["counter", "gauge"], str]] = {
     "fastpull_runs_total": ("counter", "Commands that ended, by exit code: see docs/errors.md."),
-    "fastpull_run_seconds_total": ("counter", "Time that commands took."),
-    "fastpull_images_total": ("counter", "Images that were resolved."),
-    "fastpull_downloaded_bytes_total": ("counter", "Blobs that commands downloaded themselves, compressed."),
-    "fastpull_cached_bytes_total": ("counter", "Blobs that the cache had, or that others downloaded, compressed."),
-    "fastpull_unpacked_bytes_total": ("counter", "Layers that were unpacked, uncompressed."),
-    "fastpull_waits_total": ("counter", "Blobs and images that somebody else was at, so that a command waited."),
-    "fastpull_retries_total": ("counter", "Requests that failed and were repeated."),
+    "fastpull_run_seconds_total": ("counter", "Running time of commands."),
+    "fastpull_images_total": ("counter", "Resolved images."),
+    "fastpull_downloaded_bytes_total": ("counter", "Compressed bytes of blobs that commands downloaded."),
+    "fastpull_cached_bytes_total": (
+        "counter",
+        "Compressed bytes of blobs from the cache, or downloaded by other processes.",
+    ),
+    "fastpull_unpacked_bytes_total": ("counter", "Uncompressed bytes of unpacked layers."),
+    "fastpull_waits_total": ("counter", "Waits for blobs and images of other processes."),
+    "fastpull_retries_total": ("counter", "Repeated requests."),
     "fastpull_warnings_total": ("counter", "Warnings."),
-    "fastpull_stage_seconds_total": ("counter", "Work of all threads together, by stage: see docs/tracing.md."),
-    "fastpull_last_run_seconds": ("gauge", "Time that the last command took."),
-    "fastpull_last_run_timestamp_seconds": ("gauge", "When the last command ended."),
-    "fastpull_last_success_timestamp_seconds": ("gauge", "When a command last ended with exit code 0."),
+    "fastpull_stage_seconds_total": ("counter", "Working time of all threads, by stage: see docs/tracing.md."),
+    "fastpull_last_run_seconds": ("gauge", "Running time of the last command."),
+    "fastpull_last_run_timestamp_seconds": ("gauge", "End of the last command."),
+    "fastpull_last_success_timestamp_seconds": ("gauge", "End of the last command with exit code 0."),
 }
-"""Kind and explanation of each metric; units are in the names."""
+"""Kind and help text of each metric; the names hold the units."""
 
 _SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z]+="[A-Za-z0-9_. -]*",?)*)\} ([0-9.e+-]+)')
 _MAX_SIZE = 1 << 20
@@ -50,10 +53,10 @@ _PATIENCE_SECONDS = 10.0
 
 
 class Metrics:
-    """What one command does, to be added to a file when it has ended.
+    """The counters of one command, which are added to a file when it ends.
 
     Args:
-        command: its name: ``pull``, ``warm``, ``importer``.
+        command: the command's name: ``pull``, ``warm``, ``importer``.
     """
 
     def __init__(self, command: str) -> None:
@@ -63,7 +66,7 @@ class Metrics:
         self._stages: dict[str, float] = {}
 
     def beside(self, on_event: OnEvent) -> OnEvent:
-        """A listener that counts what it hears, and passes it on."""
+        """Return a listener that counts events and passes them on."""
 
         def listen(event: Event) -> None:
             self._count(event)
@@ -72,30 +75,29 @@ class Metrics:
         return listen
 
     def add_stages(self, stages: Mapping[str, StageTime]) -> None:
-        """Adds what the stages of a pull took, by `PullReport.stages`."""
+        """Add the stage times of a pull, from `PullReport.stages`."""
         for name, spent in stages.items():
             self._stages[name] = self._stages.get(name, 0.0) + spent.busy_seconds
 
     def check(self, path: str, keep_out: Sequence[str] = ()) -> None:
-        """Finds out whether a file can be written, as `write` will want to: before the work and not after it.
+        """Check before the work that `write` can write the file.
 
         Args:
             path: as for `write`.
-            keep_out: directories that the file is not to be in.
+            keep_out: directories that must not contain the file.
 
         Raises:
-            OutputError: there is no directory for it, this user may not write there, or what is there is no regular
-                file.
+            OutputError: the directory is missing, this user may not write to it, or the path is not a regular file.
         """
         with _prepared(self._file_at(path), keep_out):
             pass
 
     def write(self, path: str, exit_code: int) -> None:
-        """Adds it all to a file. Who reads the file sees the old one or the new one.
+        """Add the counters to a file. Readers see the old file or the new one.
 
         Args:
-            path: of the file; in a directory it is ``fastpull-UID.prom``, so that users do not share one.
-            exit_code: of the command.
+            path: the file; in a directory it is ``fastpull-UID.prom``, one for each user.
+            exit_code: the command's exit code.
 
         Raises:
             OutputError: the file cannot be written.
@@ -167,7 +169,7 @@ def _text(samples: Mapping[tuple[str, str], float]) -> str:
 
 
 def _read(path: str) -> dict[tuple[str, str], float]:
-    """The samples of a file of this user's own; what is none of ours is dropped."""
+    """Return the samples of this user's file; lines that are not fastpull's are dropped."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -186,11 +188,11 @@ def _read(path: str) -> dict[tuple[str, str], float]:
 
 @contextlib.contextmanager
 def _prepared(path: str, keep_out: Sequence[str]) -> Iterator[FileStaging]:
-    """What will become the file, or be removed at the end of the context; a link is not followed."""
+    """Stage the new file; remove the staging at the end of the context. A symbolic link is refused."""
     from fastpull.sinks.output.file_staging import FileStaging  # noqa: PLC0415  # few commands have metrics
 
     if os.path.islink(path):
-        raise OutputError(path, "this is a symbolic link, name the file itself", errno.ELOOP)
+        raise OutputError(path, "the metrics file is a symbolic link; name the file itself", errno.ELOOP)
     staging = FileStaging(path, force=True)
     try:
         staging.create(keep_out)
@@ -201,13 +203,13 @@ def _prepared(path: str, keep_out: Sequence[str]) -> Iterator[FileStaging]:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Lets one process at a time add to a file. Raises OutputError if it does not come to that."""
+    """Lock the file against other processes. Raise OutputError if that takes too long."""
     lock, began = FileLock(f"{path}.lock"), time.monotonic()
     for pause in pauses():
         if lock.try_acquire():
             break
         if time.monotonic() - began > _PATIENCE_SECONDS:
-            raise OutputError(path, "others are writing these metrics all the time")
+            raise OutputError(path, "other processes keep this metrics file locked; try again")
         time.sleep(pause)
     try:
         yield

@@ -244,10 +244,10 @@ async def test_an_interrupted_pull_leaves_a_trace(registry: FaultyRegistry, sett
     ("trace", "code", "words"),
     [
         ("no/such/trace.json", 31, "no such directory"),
-        ("", 3, "name of a file"),
-        ("-", 3, "name of a file"),
-        ("out/trace.json", 3, "elsewhere"),
-        ("out", 3, "elsewhere"),
+        ("", 3, "path of a file"),
+        ("-", 3, "path of a file"),
+        ("out/trace.json", 3, "choose another file"),
+        ("out", 3, "choose another file"),
     ],
 )
 def test_where_a_trace_cannot_be_is_said_before_the_pull(

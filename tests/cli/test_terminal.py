@@ -229,5 +229,5 @@ async def test_a_network_that_goes_is_told_in_one_line(
     )
     _, told = await process.communicate()
     lines = told.decode().splitlines()
-    assert sum("again in" in line for line in lines) == 1, lines
+    assert sum("retry in" in line for line in lines) == 1, lines
     assert process.returncode == 11
