@@ -387,11 +387,11 @@ class Client:
     @contextlib.asynccontextmanager
     async def _recorded(self, sink: Sink) -> AsyncIterator[None]:
         """Has a sink's staging recorded in the cache, so that ``cache gc`` can remove it if this process is killed."""
-        from fastpull.sinks.output.destination import note_staging  # noqa: PLC0415  # see `_workshop`
+        from fastpull.sinks.output.destination import record_staging  # noqa: PLC0415  # see `_workshop`
 
         records, record = StagingRecords(self._store.files), None
         if isinstance(sink, NamedSink):
-            record = await in_thread(self._files, note_staging, records, sink.path)
+            record = await in_thread(self._files, record_staging, records, sink.path)
         try:
             yield
         finally:

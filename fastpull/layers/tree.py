@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastpull.layers.entry import Entry, EntryType
+from fastpull.layers.path_walk import PathWalk, TooManySymlinks
 
 if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
@@ -50,9 +51,6 @@ Node: TypeAlias = DirectoryNode | Origin
 _UNDESCRIBED = Entry(b"", EntryType.DIRECTORY, mode=0o755)
 MAX_DEPTH = 255
 """Components of a path: the scanner's bound, which links must not get around."""
-
-MAX_SYMLINKS = 40
-"""On the way to a path, as the kernel has it: path_resolution(7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +135,9 @@ class Tree:
             follow: also a symbolic link that stands at the path itself.
         """
         trail: list[tuple[bytes, DirectoryNode]] = [(b"", self.root)]
-        pending, links = path.split(b"/")[::-1], 0
+        walk = PathWalk(path)
         missing: list[bytes] = []
-        while pending:
-            name = pending.pop()
-            if name in (b"", b"."):
-                continue
+        for name in walk:
             if name == b"..":
                 if missing:
                     missing.pop()
@@ -151,22 +146,20 @@ class Tree:
                 continue
             above = trail[-1][1]
             node = None if missing else above.children.get(name)
-            is_last = not any(part not in (b"", b".") for part in pending)
             if node is None:
                 missing.append(name)
             elif isinstance(node, DirectoryNode):
                 trail.append((name, node))
-            elif self.type(node) is EntryType.SYMLINK and (follow or not is_last):
-                links += 1
-                if links > MAX_SYMLINKS:
+            elif self.type(node) is EntryType.SYMLINK and (follow or not walk.is_last):
+                try:
+                    is_absolute = walk.follow(self.link(node))
+                except TooManySymlinks:
                     return PathLookup(path, None, path)
-                target = self.link(node)
-                if target.startswith(b"/"):
+                if is_absolute:
                     del trail[1:]
-                pending.extend(reversed(target.split(b"/")))
             else:
                 found = b"/".join([*(part for part, _ in trail[1:]), name])
-                return PathLookup(found, node) if is_last else PathLookup(found, None, found)
+                return PathLookup(found, node) if walk.is_last else PathLookup(found, None, found)
         names = [*(part for part, _ in trail[1:]), *missing]
         return PathLookup(b"/".join(names), None if missing else trail[-1][1])
 
@@ -175,35 +168,33 @@ class Tree:
 
         A ``..`` at the root stays there, and behind a name that does not exist it takes that name back.
         """
-        trail, pending = [self.root], path.split(b"/")[::-1] if path else []
+        trail, walk = [self.root], PathWalk(path)
         missing: list[bytes] = []
         obstacle: Origin | None = None
-        links, is_loop, is_lexical = 0, False, False
-        while pending and len(trail) + len(missing) <= MAX_DEPTH:
-            name = pending.pop()
+        is_loop = is_lexical = False
+        for name in walk:
             node = None if missing else trail[-1].children.get(name)
             if isinstance(node, DirectoryNode):
                 trail.append(node)
-            elif name in (b"", b"."):
-                continue
-            elif name != b"..":
-                if node is None or self.type(node) is not EntryType.SYMLINK:
-                    obstacle = obstacle if missing else node
-                    missing.append(name)
-                    continue
-                links += 1
-                if links > MAX_SYMLINKS:
+            elif name == b"..":
+                if missing:
+                    missing.pop()
+                    is_lexical = True
+                else:
+                    del trail[max(1, len(trail) - 1) :]
+            elif node is None or self.type(node) is not EntryType.SYMLINK:
+                obstacle = obstacle if missing else node
+                missing.append(name)
+            else:
+                try:
+                    is_absolute = walk.follow(self.link(node))
+                except TooManySymlinks:
                     is_loop = True
                     break
-                target = self.link(node)
-                if target.startswith(b"/"):
+                if is_absolute:
                     del trail[1:]
-                pending.extend(reversed(target.split(b"/")))
-            elif missing:
-                missing.pop()
-                is_lexical = True
-            else:
-                del trail[max(1, len(trail) - 1) :]
+            if len(trail) + len(missing) > MAX_DEPTH:
+                break
         is_too_deep = len(trail) + len(missing) > MAX_DEPTH
         return DirectoryLookup(trail[-1], missing, obstacle if missing else None, is_loop, is_too_deep, is_lexical)
 

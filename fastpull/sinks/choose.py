@@ -1,4 +1,4 @@
-"""From what a user typed to a sink."""
+"""The choice of a sink by the name of an output."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def sink_for(
     hard_link: bool | None = None,
     settings: Settings | None = None,
 ) -> Sink:
-    """Makes the sink that an output's name stands for, see `fastpull.sinks.formats.format_of`.
+    """Return the sink for an output, with the format that its name selects (`fastpull.sinks.formats.format_of`).
 
     Args:
         output: path of the output; ``-`` is standard output.
-        form: what to make, whatever the name.
-        force: replace what is there.
-        replace_foreign: what `force` lets a directory replace, see `Directory`.
-        owner: of a directory's content, likewise.
-        compression: of a squashfs image, see `Squashfs`, likewise the next two; or of a compressed tar, see `Tar`.
-        block_size: in bytes.
-        fragments: whether small files share blocks.
-        mtime: of everything in a squashfs image or a tar, in seconds since the epoch.
-        time: of a squashfs image itself, likewise.
-        hard_link: whether a squashfs image may be another name of the cache's file, see `Squashfs`.
-        settings: say how a squashfs image is made where the options do not.
+        form: format that overrides the name.
+        force: whether an existing output is replaced.
+        replace_foreign: whether `force` also replaces a directory that fastpull did not make, see `Directory`.
+        owner: owner of a directory's content, see `Directory`.
+        compression: compression of a squashfs image, see `Squashfs`, or of a compressed tar, see `Tar`.
+        block_size: block size of a squashfs image, in bytes.
+        fragments: whether small files of a squashfs image share blocks.
+        mtime: modification time of everything in a squashfs image or a tar, in seconds since the epoch.
+        time: time of a squashfs image itself, in seconds since the epoch.
+        hard_link: whether a squashfs image may be a hard link to the cache's file, see `Squashfs`.
+        settings: defaults for the options of a squashfs image.
 
     Raises:
-        InvalidSetting: an option has no meaning for this kind of output, or cannot be.
+        InvalidSetting: an option does not apply to this format, or its value is invalid.
     """
     name = os.fspath(output)
     if not name:
@@ -93,7 +93,7 @@ def sink_for(
 
 
 def _compression_of(name: str, given: str | None) -> str:
-    """The compression of a tar whose name says which one it has."""
+    """Return the compression of a tar whose name selects the algorithm."""
     if given is not None and given.partition(":")[0] != name:
         raise InvalidSetting(given, f"this output is compressed with {name}, of which only the level can be chosen")
     return given or name

@@ -1,4 +1,4 @@
-"""The formats of outputs, and what an output's name says of them."""
+"""The formats of outputs, and the format that an output's name selects."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _ENDINGS: dict[str, FormatName] = {
     ".tzst": "tar.zst",
 }
 _VERSION = re.compile(r"v?[0-9][0-9A-Za-z_+~-]*")
-_ARCHIVES = ("7z",)  # what begins like a version, and is none
+_ARCHIVES = ("7z",)  # an ending that looks like a version but is none
 _POSSIBLE = "NAME.sqsh, NAME.tar, NAME.tar.gz, NAME.tar.zst, or NAME/ for a directory; --format overrides the name"
 
 
 def format_of(name: str) -> FormatName:
-    """The format that an output's name stands for.
+    """Return the format for an output's name.
 
-    A directory: what ends with a slash; what has no ending, or only that of a version, such as ``rootfs-1.2`` and
-    ``debian.12``; and a directory that is there. Any other ending has to be known, so that a mistyped one does not
-    become a directory of that name.
+    A directory is a name that ends with a slash, has no ending, has only the ending of a version (``rootfs-1.2``,
+    ``debian.12``), or is that of an existing directory. Any other ending must be known, so that a mistyped ending does
+    not create a directory.
 
     Args:
-        name: of the output; ``-`` is standard output.
+        name: name of the output; ``-`` is standard output.
 
     Raises:
         InvalidSetting: the ending is unknown.

@@ -1,4 +1,4 @@
-"""The file that a trace is written to, whatever becomes of the pull."""
+"""The trace file: the timeline of a pull, written whether the pull succeeds or fails."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class TraceFile:
-    """A context manager whose value is a `Trace`, which is written at the end of the context, also after an error.
+    """A context manager that returns a `Trace` and writes it to a file at the end, also after an error.
 
-    The file appears complete, and replaces one that is there. It is for Perfetto (https://ui.perfetto.dev) and
+    The file is published complete and replaces an existing one. Open it with Perfetto (https://ui.perfetto.dev) or
     chrome://tracing.
 
     Args:
-        path: of the file; a regular file there is replaced, and nothing else.
-        keep_out: directories that the file is not to be in.
+        path: path of the file; only a regular file is replaced.
+        keep_out: directories that the file must not be in.
 
     Raises:
-        InvalidSetting: from the constructor, if the path cannot be that of a file.
-        OutputError: from ``with``: when it begins if the file cannot be made, when it ends if it
-            cannot be written; an error of the context goes before that.
+        InvalidSetting: from the constructor, if the path is not that of a file.
+        OutputError: from ``with``: at the beginning if the file cannot be created, at the end if it cannot be written.
+            An error of the context takes precedence.
 
     Spec: Trace Event Format (Google, 2016), JSON Object Format.
     """
@@ -57,7 +57,7 @@ class TraceFile:
                 pwrite_all(self._staging.fd, 0, [json.dumps(self._trace.document()).encode()])
             self._staging.publish(sync=False)
         except OutputError:
-            if error is None:  # what went wrong first is what is to be told
+            if error is None:
                 raise
         finally:
             self._staging.remove()

@@ -105,8 +105,8 @@ async def test_a_foreign_directory_needs_two_words_and_is_told_what_would_go(
     for flags in ((), ("--force",), ("--replace-foreign",)):
         ended = await pull(reference, settings, "-o", out, *flags)
         assert ended.code == 31
-        assert "in which 4 entries (a, b, c, …) would go" in ended.err
-        assert "--force together with --replace-foreign removes all of that" in ended.err
+        assert "would remove 4 entries (a, b, c, …)" in ended.err
+        assert "remove all of that with --force --replace-foreign" in ended.err
         assert names(out) == {"a", "b", "c", "d"}
     assert registry.asked == []
     assert (await pull(reference, settings, "-o", out, *ALL)).code == 0

@@ -156,7 +156,7 @@ async def test_a_directory_is_no_file_and_a_file_no_directory(
 ) -> None:
     reference = publish(registry, ROOTFS)
     await pull(reference, fastpull.Directory(tmp_path / "out"), settings)
-    with pytest.raises(OutputError, match="a directory is there") as caught:
+    with pytest.raises(OutputError, match="a directory exists") as caught:
         await pull(reference, fastpull.Squashfs(tmp_path / "out"), settings)
     assert "--force" not in str(caught.value), "it would not help"
     await pull(reference, fastpull.Squashfs(tmp_path / "file"), settings)

@@ -466,7 +466,7 @@ def test_a_directory_in_use_is_refused_before_anything_is_made(tmp_path: Path) -
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("mine")
-    with pytest.raises(OutputExists, match=r"1 entry \(mine\) .*--force together with --replace-foreign") as caught:
+    with pytest.raises(OutputExists, match=r"1 entry \(mine\).*with --force --replace-foreign") as caught:
         write(out, [file("a")])
     assert caught.value.exit_code == 31
     assert leftovers(tmp_path) == []

@@ -72,7 +72,7 @@ def test_a_file_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["directory", "fifo"])
 def test_what_is_not_a_file_is_never_replaced(tmp_path: Path, kind: str, force: bool) -> None:
     (os.mkdir if kind == "directory" else os.mkfifo)(tmp_path / "out")
-    with pytest.raises(OutputError, match="directory is there" if kind == "directory" else "not a regular file"):
+    with pytest.raises(OutputError, match="directory exists" if kind == "directory" else "not a regular file"):
         staged(tmp_path / "out", force=force)
     assert os.listdir(tmp_path) == ["out"]
 
@@ -152,7 +152,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
     staging = staged(tmp_path / "out", force=True)
     (tmp_path / "out").unlink()
     (os.mkdir if comes == "directory" else os.mkfifo)(tmp_path / "out")
-    with pytest.raises(OutputError, match="directory is there" if comes == "directory" else "not a regular file"):
+    with pytest.raises(OutputError, match="directory exists" if comes == "directory" else "not a regular file"):
         staging.publish(sync=False)
     staging.remove()
     assert os.listdir(tmp_path) == ["out"]

@@ -21,8 +21,8 @@ from fastpull.sinks.output.marker import (
     Label,
     Marker,
     OutputIdentity,
-    is_believable,
     is_marked,
+    is_valid,
     read_marker,
     write_marker,
 )
@@ -114,7 +114,7 @@ DIR, FILE = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644
 )
 def test_who_and_what_is_believed(facts: dict[str, Any], state: Any, believed: bool) -> None:
     marker = replace(Marker(IDENTITY, 5, 7, synced=False, boot="now", size=3, mtime_ns=9), **facts)
-    assert is_believable(marker, state, 1, "now") == believed
+    assert is_valid(marker, state, 1, "now") == believed
 
 
 def test_a_directory_s_marker_is_its_own(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Destinations: where an output goes, what it may replace, and how it is published."""
+"""Destinations: the path of an output, what it may replace, and how it is published."""

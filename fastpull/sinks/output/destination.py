@@ -1,4 +1,4 @@
-"""Where an output will be, and the private names beside it under which it is made."""
+"""The path of an output, and the private names beside it for its stagings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
     from fastpull.cache.maintenance.stagings import StagingRecords
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MAX_NAME = 200  # of the destination's name in that of its staging: names have 255 bytes
+_MAX_NAME = 200  # bytes of the destination's name in a staging's name, which may have 255
 
 
 class Destination:
     """The path of an output.
 
-    Beside it stagings are made, ``.NAME.fastpull-…``, each locked as long as its process lives.
-
     Args:
-        path: as it was given; symbolic links are followed where `fastpull.sinks.output.walk.may_follow` says so.
+        path: path as the caller gave it; symbolic links are followed where `fastpull.sinks.output.walk.may_follow`
+            allows it.
 
     Attributes:
-        path: without symbolic links, once it was opened.
-        parent, name: its two parts.
-        staging_prefix: that names of its stagings begin with.
-        shown: as it was given, for messages.
+        path: absolute path; after `open` without symbolic links.
+        parent, name: directory and last component of `path`.
+        staging_prefix: common prefix of the names of stagings beside the output.
+        shown: path as the caller gave it, for messages.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -41,26 +40,26 @@ class Destination:
         self._set_path(os.path.abspath(self._given))
 
     def open(self) -> OutputPlace:
-        """Opens the directory in which the output will be.
+        """Open the directory of the output.
 
         Raises:
-            OutputError: there is none, or the path leads through a link that is not followed.
-            OSError: it cannot be opened.
+            OutputError: the directory does not exist, or a symbolic link on the way must not be followed.
+            OSError: the directory cannot be opened.
         """
         place = find_place(self._given)
         self._set_path(place.path)
         return place
 
     def read_marker(self, is_kind: Callable[[int], bool]) -> Marker | None:
-        """The marker of what is there; None if nothing of a kind is, or it has none that can be believed.
+        """Return the marker of the existing output; None if it is of another kind or has no valid marker.
 
         Args:
-            is_kind: says of a mode whether it is of that kind, such as `stat.S_ISREG`.
+            is_kind: test of a mode, such as `stat.S_ISREG`.
         """
         try:
             place = self.open()
         except OSError:
-            return None  # why, is said by who wants to make the output
+            return None  # creating the staging fails for the same reason and reports it
         fd = -1
         try:
             mode = os.stat(place.name, dir_fd=place.directory_fd, follow_symlinks=False).st_mode
@@ -81,44 +80,47 @@ class Destination:
         self.staging_prefix = b".%s%s" % (self.name[:_MAX_NAME], STAGING_MARK)
 
     def staging_name(self) -> bytes:
-        """A name beside the destination that nobody else has."""
+        """Return a new random name for a staging."""
         return self.staging_prefix + secrets.token_hex(4).encode()
 
     def remove_stale(self, parent_fd: int) -> None:
-        """Removes this user's stagings of pulls that were killed; what cannot be removed stays."""
+        """Remove this user's stagings of killed pulls, as far as possible."""
         remove_stale(parent_fd, staging_pattern(self.staging_prefix))
 
 
-def note_staging(records: StagingRecords, path: object) -> str | None:
-    """Record where the staging of an output will be; None where that is not known, or there is none.
+def record_staging(records: StagingRecords, path: str) -> str | None:
+    """Record the path of an output's staging in the cache.
 
     Args:
-        records: of the cache.
-        path: of the output, as a sink has it.
+        records: records of the cache.
+        path: path of the output as a sink has it.
+
+    Returns:
+        The name of the record; None for standard output and for a path that cannot be opened.
     """
-    if not isinstance(path, str | os.PathLike) or path == "-":
+    if path == "-":
         return None
     destination = Destination(path)
     try:
         place = destination.open()
     except OSError:
-        return None  # why, is said by the sink
+        return None  # the sink fails for the same reason and reports it
     os.close(place.directory_fd)
     return records.add(destination.parent, destination.staging_prefix)
 
 
 def lock_staging(fd: int) -> bool:
-    """Locks a staging that was just made, as long as it is open; False if it was taken for stale before that."""
+    """Lock a new staging while it is open; return False if another pull has removed it as stale before."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # a filesystem without locks: nobody there takes anything for stale
+        return True  # on a filesystem without locks no staging is removed as stale
     return os.fstat(fd).st_nlink > 0
 
 
-def free_space(place: int | bytes) -> int:
-    """Bytes that this user may still write to the filesystem of a path or descriptor."""
-    found = os.statvfs(place)
+def free_space(path: int | bytes) -> int:
+    """Return the bytes that this user may still write to the filesystem of a path or descriptor."""
+    found = os.statvfs(path)
     return found.f_bavail * found.f_frsize

@@ -1,4 +1,4 @@
-"""The file that gets an image's digest when its output is complete."""
+"""The digest file: a file with the digest of the image's manifest, written when the output is complete."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 async def prepared_digest_file(
     path: str | os.PathLike[str] | None, executor: Executor, keep_out: Sequence[str], *, sync: bool
 ) -> AsyncIterator[Callable[[Digest], Awaitable[None]]]:
-    """Prepares the file, so that it can be written after the pull; gives the function that does so.
+    """Create the staging of the file before the pull; yield the function that publishes the file.
 
     Args:
-        path: of the file; a regular file there is replaced, and nothing else. None for no file.
-        executor: for blocking calls.
-        keep_out: directories that the file is not to be in.
-        sync: have it on its disk before it appears.
+        path: path of the file; a regular file there is replaced. None for no file.
+        executor: executor for blocking calls.
+        keep_out: directories that the file must not be in.
+        sync: whether the file is synchronised to its disk before it is published.
 
     Raises:
-        OutputError: the file cannot be made; from the function: it cannot be written.
+        OutputError: the file cannot be created; from the function, that it cannot be written.
     """
     staging = None if path is None else FileStaging(path, force=True)
 

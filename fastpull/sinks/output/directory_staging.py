@@ -12,7 +12,14 @@ from fastpull.errors import OutputError
 from fastpull.native import remove_tree, sync_filesystem
 from fastpull.sinks.output.errors import output_errors, raise_errno
 from fastpull.sinks.output.paths import DIRECTORY_FLAGS
-from fastpull.sinks.output.replace import FileKind, PresentOutput, ReplaceRules, check_directory, held, look
+from fastpull.sinks.output.replace import (
+    ExistingOutput,
+    FileKind,
+    ReplaceRules,
+    check_directory,
+    held_inode,
+    inspect,
+)
 from fastpull.sinks.output.staging import Staging
 from fastpull.sinks.output.walk import OutputPlace
 
@@ -76,7 +83,7 @@ class DirectoryStaging(Staging):
     def _is_kind(mode: int) -> bool:
         return stat.S_ISDIR(mode)
 
-    def _check(self, found: PresentOutput) -> None:
+    def _check(self, found: ExistingOutput) -> None:
         check_directory(found, self._rules, self.shown)
 
     def _create_staged(self, name: bytes) -> int:
@@ -107,7 +114,7 @@ class DirectoryStaging(Staging):
                     raise self._taken(error.errno) from error
                 raise
             return
-        with held(self._place) as old:
+        with held_inode(self._place) as old:
             self._check_destination()
             self._replace(old)
 
@@ -138,7 +145,7 @@ class DirectoryStaging(Staging):
     def _may_remove(self, name: bytes, old: Inode | None) -> bool:
         """Return whether a replaced directory is the one that was checked, or one that another pull has made."""
         path = os.path.join(self._target.parent, self._staged, name)
-        found = look(OutputPlace(self.fd, name, path))
+        found = inspect(OutputPlace(self.fd, name, path))
         return found.kind is FileKind.DIRECTORY and (found.inode == old or found.is_rootfs)
 
     def _restore(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fastpull.concurrency.writes import flush
 from fastpull.sinks.output.errors import output_errors, raise_errno
 from fastpull.sinks.output.marker import write_marker
-from fastpull.sinks.output.replace import PresentOutput, check_file
+from fastpull.sinks.output.replace import ExistingOutput, check_file
 from fastpull.sinks.output.staging import Staging
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class FileStaging(Staging):
     def _is_kind(mode: int) -> bool:
         return stat.S_ISREG(mode)
 
-    def _check(self, found: PresentOutput) -> None:
+    def _check(self, found: ExistingOutput) -> None:
         check_file(found, force=self._force, shown=self.shown)
 
     def _create_staged(self, name: bytes) -> int:

@@ -1,7 +1,7 @@
-"""Markers: an extended attribute in which an output says what it is.
+"""Markers: the extended attribute that describes an output, on the directory or the file itself.
 
-A directory has it on its root, a squashfs image or tar on the file. By it fastpull knows what it has made, and whether
-that is what it would make again. It is a note, no seal: whoever may write to the output can change both.
+A marker tells which outputs fastpull made, and whether a pull would make the same output again. It is not protected:
+everyone with write access to the output can change the marker, too.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from fastpull.oci.image import Image
 
 MARKER_NAME = "user.fastpull.image"
-"""Of the attribute."""
+"""The name of the extended attribute."""
 
 TREE_VERSION = 2
-"""Raised by every change after which the same image gives another tree."""
+"""Version of the rules for trees; raised by every change that gives the same image another tree."""
 
 _VERSION = 1
-_MAX_SIZE = 4 << 10  # what ext4 has room for
+_MAX_SIZE = 4 << 10  # bytes that ext4 can store
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _READ_SIZE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class OutputIdentity:
-    """All that decides what an output is.
+    """Everything that decides the content of an output.
 
     Attributes:
         image: digest of the manifest.
-        platform: of the image.
-        recipe: all else, as JSON has it: the format with its options, owners, runtimes; None where it is not known.
+        platform: platform of the image.
+        recipe: format, options, owners and runtimes, as JSON values; None if they are unknown.
     """
 
     image: str
@@ -49,33 +49,33 @@ class OutputIdentity:
 
     @classmethod
     def of(cls, image: Image, facts: Mapping[str, Any], runtimes: Sequence[str] | None) -> Self:
-        """The identity of an output.
+        """Return the identity of an output.
 
         Args:
-            image: that it is made of.
-            facts: of the sink.
-            runtimes: names of those that it is made for; None where one of them is the caller's own.
+            image: image of the output.
+            facts: recipe facts of the sink.
+            runtimes: names of the runtime profiles; None if the caller has defined one of them.
         """
         recipe = None if runtimes is None else dict(facts)
-        if recipe is not None and runtimes:  # what they add may name the source, and depends on who may do what
+        if recipe is not None and runtimes:  # additions may contain the source, and depend on the user
             recipe |= {"runtimes": sorted(runtimes), "source": image.source, "user": os.geteuid()}
         return cls(str(image.digest), str(image.platform), recipe)
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What the attribute says.
+    """The content of the attribute.
 
     Attributes:
-        identity: of the output.
-        inode: number of the output's own: a copy is another output.
-        inodes: in the root filesystem, for reports.
-        synced: it was on its disk before it appeared.
-        boot: of the host that made it.
-        size, mtime_ns: of a file.
-        fingerprint: of a file, XXH3-64 in hexadecimal; empty where it was not known without reading the file again.
-        version: of the marker.
-        tree: of the rules by which trees are made.
+        identity: identity of the output.
+        inode: inode number of the output, so that the marker of a copy is invalid.
+        inodes: number of inodes in the root filesystem, for reports.
+        synced: whether the output was synchronised to its disk before it was published.
+        boot: boot id of the host that made the output.
+        size, mtime_ns: size and modification time of a file.
+        fingerprint: XXH3-64 of a file in hexadecimal; empty if computing it would need another read of the file.
+        version: version of the marker format.
+        tree: version of the rules for trees.
     """
 
     identity: OutputIdentity
@@ -90,12 +90,12 @@ class Marker:
     tree: int = TREE_VERSION
 
     def to_bytes(self) -> bytes:
-        """The marker as the attribute holds it."""
+        """Return the value of the attribute."""
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
-        """Reads a marker; None for anything that is not one of this version."""
+        """Parse the value of the attribute; return None unless it is a marker of this version."""
         try:
             value = json.loads(content)
             identity = value.pop("identity")
@@ -111,11 +111,11 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a sink knows of its output before it publishes it; the rest of the marker is in the output's state.
+    """The part of a marker that the sink knows; the rest is taken from the state of the output.
 
     Attributes:
-        identity: of the output.
-        inodes: in the root filesystem.
+        identity: identity of the output.
+        inodes: number of inodes in the root filesystem.
         fingerprint: see `Marker`.
     """
 
@@ -125,15 +125,15 @@ class Label:
 
     @classmethod
     def of(cls, identity: OutputIdentity | None, inodes: int, fingerprint: str = "") -> Self | None:
-        """The label of an output; none for one without an identity, which gets no marker."""
+        """Return the label of an output; None without an identity, for no marker."""
         return None if identity is None else cls(identity, inodes, fingerprint)
 
     def marker(self, state: os.stat_result, *, synced: bool) -> Marker:
-        """The marker of the output.
+        """Return the marker of the output.
 
         Args:
-            state: of the directory or file.
-            synced: it will be on its disk before it appears.
+            state: state of the directory or file.
+            synced: whether the output is synchronised to its disk before it is published.
         """
         marker = Marker(self.identity, state.st_ino, self.inodes, synced)
         if stat.S_ISDIR(state.st_mode):
@@ -142,12 +142,12 @@ class Label:
 
 
 def write_marker(fd: int, label: Label | None, *, synced: bool) -> None:
-    """Puts a marker on a directory or file; where the filesystem has no place for it, there is none.
+    """Write the marker of a directory or file, if the filesystem can store it.
 
     Args:
-        fd: of the output.
-        label: for the marker; without one there is none.
-        synced: the output will be on its disk before it appears.
+        fd: open output.
+        label: label of the output; None for no marker.
+        synced: whether the output is synchronised to its disk before it is published.
     """
     if label is None:
         return
@@ -158,7 +158,7 @@ def write_marker(fd: int, label: Label | None, *, synced: bool) -> None:
 
 
 def is_marked(fd: int) -> bool:
-    """Whether a directory has a marker of its own, of whatever version."""
+    """Return whether a directory has its own marker, of any version."""
     try:
         value = json.loads(os.getxattr(fd, MARKER_NAME))
     except (OSError, ValueError, RecursionError):
@@ -167,11 +167,10 @@ def is_marked(fd: int) -> bool:
 
 
 def read_marker(fd: int) -> Marker | None:
-    """The marker of what is open, if it can be believed.
+    """Return the marker of an open output; None if it is missing or invalid.
 
-    It can be if nobody else may have made or changed what is there; no power cut can have come before it was on its
-    disk; and a file has the size and time that it was published with, or its fingerprint. A directory is not looked
-    into.
+    A marker is valid if no other user can have changed the output, no power failure can have damaged it, and a file has
+    the recorded size and time, or the recorded fingerprint. The content of a directory is not checked.
 
     Raises:
         OSError: the file cannot be read.
@@ -181,21 +180,21 @@ def read_marker(fd: int) -> Marker | None:
     except OSError:
         return None
     state = os.fstat(fd)
-    if marker is None or not is_believable(marker, state, os.geteuid(), boot_id()):
+    if marker is None or not is_valid(marker, state, os.geteuid(), boot_id()):
         return None
     if stat.S_ISREG(state.st_mode) and state.st_mtime_ns != marker.mtime_ns and _fingerprint(fd) != marker.fingerprint:
         return None
     return marker
 
 
-def is_believable(marker: Marker, state: os.stat_result, user: int, boot: str) -> bool:
-    """Whether a marker may be what this user, or root, has put there, for what is there now.
+def is_valid(marker: Marker, state: os.stat_result, user: int, boot: str) -> bool:
+    """Return whether a marker describes the output and was written by the user or root.
 
     Args:
-        marker: of the output.
-        state: of it.
-        user: who asks.
-        boot: of this host.
+        marker: marker of the output.
+        state: state of the output.
+        user: id of the user.
+        boot: boot id of this host.
     """
     if (marker.inode, marker.tree) != (state.st_ino, TREE_VERSION):
         return False

@@ -1,4 +1,4 @@
-"""Directories that no output replaces, whatever the user says: homes, mounts, the cache, the current directory."""
+"""Protected directories, which no output replaces: homes, mount points, the cache, the current directory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Inode:
-    """What a path names, whatever its other names are.
+    """The identity of a file or directory, whatever its path.
 
     Attributes:
-        device: of its filesystem.
-        number: on it.
+        device: device number of its filesystem.
+        number: inode number.
     """
 
     device: int
@@ -32,17 +32,17 @@ class Inode:
 
     @classmethod
     def of(cls, state: os.stat_result) -> Self:
-        """The inode that a state is of."""
+        """Return the inode of a state."""
         return cls(state.st_dev, state.st_ino)
 
 
 def protection_of(place: OutputPlace, state: os.stat_result | None, keep_out: Sequence[str]) -> str:
-    """Why an output must not be made at a place; empty if it may.
+    """Return why a path must not become an output; empty if it may.
 
     Args:
-        place: of the output.
-        state: of the directory that is there; None if there is none.
-        keep_out: directories that an output neither replaces nor contains nor is put into: the cache.
+        place: location of the output.
+        state: state of the existing directory; None if there is none.
+        keep_out: directories that an output must not replace, contain or be in: the cache.
     """
     inode = None if state is None else Inode.of(state)
     for path in keep_out:
@@ -54,16 +54,18 @@ def protection_of(place: OutputPlace, state: os.stat_result | None, keep_out: Se
 
 
 def _clash(place: OutputPlace, inode: Inode | None, other: str) -> str:
+    """Return how an output clashes with the cache."""
     shown, path = printable(os.fsencode(other)), os.path.realpath(os.fsencode(other))
-    inside = f"this is in the cache ({shown}), choose another place"
-    around = f"the cache ({shown}) is in it, choose another place for one of them"
+    inside = f"the output would be in the cache ({shown}), choose another path"
+    around = f"the output would contain the cache ({shown}), choose another path for one of them"
+    same = "the output would replace the cache, choose another path"
     if place.path == path:
-        return "this is the cache, choose another place"
+        return same
     if place.path.startswith(path + b"/"):
         return inside
     if path.startswith(place.path + b"/"):
         return around
-    # the same directories may have several paths, such as bind mounts
+    # bind mounts give the same directory several paths, so compare inodes as well
     above_cache = list(_upwards(path))
     if not above_cache:
         return ""
@@ -71,7 +73,7 @@ def _clash(place: OutputPlace, inode: Inode | None, other: str) -> str:
         return inside
     if inode is None or inode not in above_cache:
         return ""
-    return "this is the cache, choose another place" if inode == above_cache[0] else around
+    return same if inode == above_cache[0] else around
 
 
 def _mounts(path: bytes) -> str:
@@ -84,7 +86,7 @@ def _mounts(path: bytes) -> str:
 
 
 def _current(path: bytes, inode: Inode) -> str:
-    with contextlib.suppress(FileNotFoundError):  # it was removed
+    with contextlib.suppress(FileNotFoundError):  # the current directory was removed
         if os.path.join(os.getcwdb(), b"").startswith(path + b"/") or inode in _upwards("."):
             return "the current directory cannot be replaced, choose one in it"
     return ""
@@ -95,14 +97,14 @@ def _home(path: bytes, state: os.stat_result) -> str:
         if home == path:
             return f"the home directory of {name} cannot be replaced, choose a directory in it"
         if home.startswith(path + b"/"):
-            return f"the home directory of {name} is in it, choose another place"
+            return f"it contains the home directory of {name}, choose another path"
     return ""
 
 
 def _homes(owner: int) -> Iterator[tuple[str, bytes]]:
-    """Homes as the users' database has them; those of this user and of a directory's owner also without links.
+    """Yield name and home of all users; for this user and the directory's owner also without symbolic links.
 
-    The others are not looked at: on some sites that mounts each of them.
+    The homes of other users are not accessed, since some sites mount each home on access.
     """
     for user in pwd.getpwall():
         if user.pw_dir.startswith("/"):
@@ -116,7 +118,7 @@ def _homes(owner: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _upwards(path: str | bytes) -> Iterator[Inode]:
-    """A directory and those above it, up to the root or to where this user may not go; none if it is not there."""
+    """Yield the inodes of a directory and its ancestors, as far as they are accessible; none if it does not exist."""
     try:
         fd = os.open(path, _DIRECTORY_FLAGS)
     except OSError:
@@ -135,7 +137,7 @@ def _upwards(path: str | bytes) -> Iterator[Inode]:
 
 
 def mount_points() -> list[bytes]:
-    """Where filesystems are mounted, as this process sees it."""
+    """Return the mount points of this process's mount namespace."""
     with open("/proc/self/mountinfo", "rb") as file:
         fields = [line.split(b" ", 5)[4] for line in file]
     return [re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field) for field in fields]

@@ -1,10 +1,10 @@
-"""What an output may replace: the rules, and the look at what is there.
+"""The rules for replacing an existing output.
 
 ::
 
-    path ─ find_place ─> place ─ look ─> PresentOutput ─ check_directory / check_file ─> error, or nothing
+    path ─ find_place ─> OutputPlace ─ inspect ─> ExistingOutput ─ check_directory / check_file ─> error, or nothing
 
-All sinks and all files beside an output go through here.
+All sinks and all files beside an output follow these rules.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from fastpull.sinks.output.protected import Inode, protection_of
 if TYPE_CHECKING:
     from fastpull.sinks.output.walk import OutputPlace
 
-_SHOWN = 3  # names of what would go
+_SHOWN = 3  # names of entries in a message
 _BUNDLE = {b"config.json", b"rootfs"}
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceRules:
-    """What the user lets a directory replace.
+    """What a directory output may replace.
 
     Attributes:
         force: a directory that fastpull made, or that holds a root filesystem.
-        foreign: with ``force``, any other directory that is not protected.
+        foreign: together with ``force``, any directory that is not protected.
     """
 
     force: bool = False
@@ -44,7 +44,7 @@ class ReplaceRules:
 
 
 class FileKind(Enum):
-    """What is at a path."""
+    """The kind of an existing output."""
 
     NOTHING = auto()
     DIRECTORY = auto()
@@ -53,15 +53,15 @@ class FileKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class PresentOutput:
-    """What is where an output is to be.
+class ExistingOutput:
+    """What exists at the path of an output.
 
     Attributes:
-        kind: of it.
-        inode: of it; None if there is nothing.
-        protection: why there cannot be an output here; empty if there can.
-        entries: names in a directory, sorted.
-        is_rootfs: the directory was made by fastpull, or holds a root filesystem.
+        kind: kind of the inode, or nothing.
+        inode: its identity; None if nothing exists.
+        protection: why the path must not become an output; empty if it may.
+        entries: sorted names of the entries of a directory.
+        is_rootfs: whether the directory was made by fastpull or holds a root filesystem.
     """
 
     kind: FileKind
@@ -71,42 +71,42 @@ class PresentOutput:
     is_rootfs: bool = False
 
 
-def look(place: OutputPlace, keep_out: Sequence[str] = ()) -> PresentOutput:
-    """Looks at what is at a place.
+def inspect(place: OutputPlace, keep_out: Sequence[str] = ()) -> ExistingOutput:
+    """Return what exists at the path of an output.
 
     Args:
-        place: of the output.
-        keep_out: directories that an output neither replaces nor contains nor is put into.
+        place: location of the output.
+        keep_out: directories that the output must not replace, contain or be in.
 
     Raises:
-        OSError: a directory that is there cannot be read.
+        OSError: an existing directory cannot be read.
     """
     if not place.name:
-        return PresentOutput(FileKind.DIRECTORY, protection="the root directory cannot be an output")
+        return ExistingOutput(FileKind.DIRECTORY, protection="the root directory cannot be an output")
     try:
         state = os.stat(place.name, dir_fd=place.directory_fd, follow_symlinks=False)
     except FileNotFoundError:
-        return PresentOutput(FileKind.NOTHING, protection=protection_of(place, None, keep_out))
+        return ExistingOutput(FileKind.NOTHING, protection=protection_of(place, None, keep_out))
     if not stat.S_ISDIR(state.st_mode):
         kind = FileKind.FILE if stat.S_ISREG(state.st_mode) else FileKind.SPECIAL
-        return PresentOutput(kind, Inode.of(state), protection_of(place, None, keep_out))
+        return ExistingOutput(kind, Inode.of(state), protection_of(place, None, keep_out))
     if protection := protection_of(place, state, keep_out):
-        return PresentOutput(FileKind.DIRECTORY, Inode.of(state), protection)
+        return ExistingOutput(FileKind.DIRECTORY, Inode.of(state), protection)
     fd = os.open(place.name, DIRECTORY_FLAGS, dir_fd=place.directory_fd)
     try:
         entries = tuple(sorted(map(os.fsencode, os.listdir(fd))))
         is_rootfs = bool(entries) and (is_marked(fd) or looks_like_rootfs(fd, entries))
-        return PresentOutput(FileKind.DIRECTORY, Inode.of(os.fstat(fd)), entries=entries, is_rootfs=is_rootfs)
+        return ExistingOutput(FileKind.DIRECTORY, Inode.of(os.fstat(fd)), entries=entries, is_rootfs=is_rootfs)
     finally:
         os.close(fd)
 
 
 @contextlib.contextmanager
-def held(place: OutputPlace) -> Iterator[Inode | None]:
-    """The inode of what is at a place; while the context lasts its number does not become that of anything else.
+def held_inode(place: OutputPlace) -> Iterator[Inode | None]:
+    """Yield the inode at the path of an output, and prevent the reuse of its number during the context.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the inode cannot be opened.
     """
     try:
         fd = os.open(place.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place.directory_fd)
@@ -120,37 +120,38 @@ def held(place: OutputPlace) -> Iterator[Inode | None]:
 
 
 def looks_like_rootfs(fd: int, entries: Sequence[bytes]) -> bool:
-    """Whether a directory without a marker is a root filesystem, or an OCI bundle.
+    """Return whether a directory without a marker is a root filesystem or an OCI bundle.
 
-    A root filesystem has directories ``etc`` and ``usr``, and a ``bin``; a bundle ``config.json``, ``rootfs`` and
-    nothing else. `/usr/local`, and what ``make install`` and conda make, have no ``usr``.
+    A root filesystem has directories ``etc`` and ``usr`` and an entry ``bin``. A bundle has ``config.json``, ``rootfs``
+    and nothing else. `/usr/local` and prefixes of ``make install`` and conda have no ``usr``.
 
     Args:
-        fd: the directory.
-        entries: the names in it.
+        fd: open directory.
+        entries: names of its entries.
     """
     if set(entries) == _BUNDLE:
         return _is_directory(fd, b"rootfs")
     return b"bin" in entries and _is_directory(fd, b"etc") and _is_directory(fd, b"usr")
 
 
-def check_directory(found: PresentOutput, rules: ReplaceRules, shown: str) -> None:
-    """Checks that a directory may take the place of what is there.
+def check_directory(found: ExistingOutput, rules: ReplaceRules, shown: str) -> None:
+    """Check that a directory may replace the existing output.
 
     Args:
-        found: by `look`.
-        rules: what the user allows.
-        shown: the output, for messages.
+        found: the existing output.
+        rules: what the output may replace.
+        shown: path of the output, for messages.
 
     Raises:
-        OutputExists: not without ``--force``, or ``--force --replace-foreign``.
-        OutputError: never.
+        OutputExists: ``--force``, or ``--force --replace-foreign``, is needed.
+        OutputError: the existing output is never replaced.
     """
     if found.kind is FileKind.FILE:
-        raise OutputError(shown, "a directory does not replace a file, choose another name or remove it", errno.ENOTDIR)
-    if found.kind is FileKind.SPECIAL:
-        reason = "what is there is neither a directory nor a file and is never replaced, choose another name"
+        reason = "a directory does not replace a file, choose another path or remove the file"
         raise OutputError(shown, reason, errno.ENOTDIR)
+    if found.kind is FileKind.SPECIAL:
+        reason = "the existing output is neither a directory nor a regular file and is never replaced, "
+        raise OutputError(shown, reason + "choose another path", errno.ENOTDIR)
     if found.protection:
         raise OutputError(shown, found.protection, errno.EBUSY)
     if not found.entries or (rules.force and (found.is_rootfs or rules.foreign)):
@@ -159,30 +160,30 @@ def check_directory(found: PresentOutput, rules: ReplaceRules, shown: str) -> No
         raise OutputExists(shown, "directory not empty", errno.ENOTEMPTY)
     raise OutputExists(
         shown,
-        f"fastpull has not made this directory, in which {_in_words(found.entries)} would go",
+        f"fastpull did not make this directory; replacing it would remove {_in_words(found.entries)}",
         errno.ENOTEMPTY,
-        "Choose another; --force together with --replace-foreign removes all of that",
+        "Choose another path, or remove all of that with --force --replace-foreign",
     )
 
 
-def check_file(found: PresentOutput, *, force: bool, shown: str) -> None:
-    """Checks that a file may take the place of what is there.
+def check_file(found: ExistingOutput, *, force: bool, shown: str) -> None:
+    """Check that a file may replace the existing output.
 
     Args:
-        found: by `look`.
-        force: replace a regular file.
-        shown: the output, for messages.
+        found: the existing output.
+        force: whether a regular file is replaced.
+        shown: path of the output, for messages.
 
     Raises:
-        OutputExists: not without ``--force``.
-        OutputError: never.
+        OutputExists: ``--force`` is needed.
+        OutputError: the existing output is never replaced.
     """
     if found.kind is FileKind.SPECIAL:
-        raise OutputError(shown, "what is there is not a regular file, choose another name", errno.EEXIST)
+        raise OutputError(shown, "the existing output is not a regular file, choose another path", errno.EEXIST)
     if found.protection:
         raise OutputError(shown, found.protection, errno.EBUSY)
     if found.kind is FileKind.DIRECTORY:
-        raise OutputError(shown, "a directory is there, choose another name or remove it", errno.EISDIR)
+        raise OutputError(shown, "a directory exists, choose another path or remove the directory", errno.EISDIR)
     if found.kind is FileKind.FILE and not force:
         raise OutputExists(shown, "file exists", errno.EEXIST)
 

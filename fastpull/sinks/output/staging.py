@@ -13,7 +13,7 @@ from fastpull.errors import OutputExists
 from fastpull.native import exchange
 from fastpull.sinks.output.destination import Destination, lock_staging
 from fastpull.sinks.output.errors import output_errors
-from fastpull.sinks.output.replace import PresentOutput, look
+from fastpull.sinks.output.replace import ExistingOutput, inspect
 from fastpull.sinks.output.walk import OutputPlace
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Staging(ABC):
         """Return whether a mode is that of the kind of output that is made."""
 
     @abstractmethod
-    def _check(self, found: PresentOutput) -> None:
+    def _check(self, found: ExistingOutput) -> None:
         """Check that the output may replace the existing one."""
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Staging(ABC):
         """Give the name back to the previous output, or remove it if there was none."""
 
     def _check_destination(self) -> None:
-        self._check(look(self._place, self._keep_out))
+        self._check(inspect(self._place, self._keep_out))
 
     def _create_locked(self) -> bool:
         """Create and lock the staging; return False if another pull has removed it as stale in between."""
