@@ -161,7 +161,7 @@ async def test_cache_and_output_stay_apart(
         assert ended.code == 31
         assert "the cache" in ended.err
         assert "--force" not in ended.err
-    assert names(cache) == before
+    assert names(cache) - {"v1/stagings"} == before, "records of stagings may have been made, and nothing else"
     assert fastpull.cache.CacheManager(str(cache)).verify().is_sound
     assert sorted(os.listdir(tmp_path)) == ["around", "link"]
 
