@@ -1,4 +1,4 @@
-"""Seals: what the cache knows of a blob that it has verified."""
+"""Blob metadata: the facts that the cache has verified about a blob, in a file with the suffix ``.seal``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fastpull.cache import checksummed_json
 
 @cache
 def boot_id() -> str:
-    """Names this boot of this host: what was written but not synced is there as long as it lasts."""
+    """Return the ID of this boot of this host. Data that is written but not synced lasts as long as the boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 @dataclass(frozen=True, slots=True)
 class BlobMetadata:
-    """Stands beside each blob, in a file of its own that is written before the blob appears.
+    """Metadata of a blob, in its own file, written before the blob appears.
 
     Attributes:
-        size: of the blob, in bytes.
-        fingerprint: XXH3-64 of the blob, in hexadecimal: tells accidents, never attacks.
-        synced: whether the blob was on its disk before it appeared.
-        boot: the boot under which it was verified.
+        size: size of the blob, in bytes.
+        fingerprint: XXH3-64 of the blob, in hexadecimal; detects accidents, not attacks.
+        synced: whether the blob was on disk before it appeared.
+        boot: boot ID at the time of the verification.
     """
 
     size: int
@@ -34,21 +34,21 @@ class BlobMetadata:
 
     @classmethod
     def now(cls, size: int, fingerprint: str, synced: bool) -> Self:
-        """A seal of this boot."""
+        """Return metadata with the current boot ID."""
         return cls(size, fingerprint, synced, boot_id())
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the blob can be taken to be what it was: no power cut can have come between."""
+        """Whether the blob is still as verified: no power cut can have damaged it since."""
         return self.synced or self.boot == boot_id()
 
     def to_bytes(self) -> bytes:
-        """The seal as a file."""
+        """Return the content of the metadata file."""
         return checksummed_json.to_bytes(asdict(self))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
-        """Reads a seal; None for anything that is not one."""
+        """Parse a metadata file; return None if it is damaged."""
         try:
             return cls.of(checksummed_json.from_bytes(content))
         except ValueError:
@@ -56,11 +56,11 @@ class BlobMetadata:
 
     @classmethod
     def of(cls, value: Any) -> Self | None:
-        """Takes a seal out of JSON; None for anything that is not one."""
+        """Return metadata from JSON; None if it is malformed."""
         try:
-            seal = cls(value["size"], value["fingerprint"], value["synced"], value["boot"])
+            metadata = cls(value["size"], value["fingerprint"], value["synced"], value["boot"])
         except (KeyError, TypeError):
             return None
         kinds = (int, str, bool, str)
-        sound = all(isinstance(got, kind) for got, kind in zip(asdict(seal).values(), kinds, strict=True))
-        return seal if sound else None
+        is_valid = all(isinstance(got, kind) for got, kind in zip(asdict(metadata).values(), kinds, strict=True))
+        return metadata if is_valid else None

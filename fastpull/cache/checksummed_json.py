@@ -1,6 +1,6 @@
 """Small files of the cache: a line of JSON, and a line with its fingerprint.
 
-The fingerprint is the XXH3-64 of the first line, in hexadecimal: tells accidents, never attacks.
+The fingerprint is the XXH3-64 of the first line, in hexadecimal. It detects accidents, not attacks.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ _MAX_NUMBER = 1e15
 
 
 def to_bytes(value: object) -> bytes:
-    """The file of a value."""
+    """Return the file content for a value."""
     line = json.dumps(value).encode() + b"\n"
     return line + xxhash.xxh3_64_hexdigest(line).encode() + b"\n"
 
 
 def from_bytes(content: bytes) -> Any:
-    """The value of a file.
+    """Return the value of a file.
 
     Raises:
-        ValueError: it is not as it was written; or somebody else has written what nothing here writes: numbers that
-            no clock or size has, nesting without end, text that is none.
+        ValueError: the file is damaged, or another program wrote values that fastpull never writes: numbers out of
+            range, deep nesting, invalid text.
     """
     end = content.find(b"\n") + 1
     if content[end:] != xxhash.xxh3_64_hexdigest(content[:end]).encode() + b"\n":
-        raise ValueError("the fingerprint does not fit")
+        raise ValueError("fingerprint mismatch")
     try:
         value = json.loads(content[:end], parse_int=_integer, parse_float=_number, parse_constant=_number)
         json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise ValueError("too deep") from error
+        raise ValueError("nested too deep") from error
     return value
 
 
 def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
-        raise ValueError("a number of too many digits")
+        raise ValueError("number with too many digits")
     return int(text)
 
 
 def _number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value) or abs(value) > _MAX_NUMBER:
-        raise ValueError("a number out of range")
+        raise ValueError("number out of range")
     return value

@@ -1,4 +1,4 @@
-"""Indexes of layers, as the cache keeps them: by the digest of the blob, with a fingerprint behind each."""
+"""Cached layer indexes, by the digest of the blob, each with a trailing fingerprint."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _MAX_SIZE = 512 << 20  # four million entries with paths of 60 bytes
 
 
 class Indexes:
-    """The indexes in a cache. They only save work, so whatever is wrong with one is a miss.
+    """The layer indexes in a cache. They only save work, so a damaged index counts as a miss.
 
     Args:
-        files: of the cache.
+        files: files of the cache.
 
     Raises:
-        CacheError: from every method, where the filesystem refuses.
+        CacheError: from every method; the filesystem refuses.
     """
 
     def __init__(self, files: CacheFiles) -> None:
         self._files = files
 
     def read(self, digest: Digest) -> bytes | None:
-        """What `write` kept for a layer; None for a miss. A damaged one is removed, and a miss."""
+        """Return the index of a layer; None for a miss. A damaged index is removed."""
         content = self._files.read(self._path(digest), _MAX_SIZE)
         if content is None:
             return None
@@ -41,20 +41,20 @@ class Indexes:
         return content[:-_FINGERPRINT_SIZE]
 
     def write(self, digest: Digest, index: bytes) -> None:
-        """Keeps the index of a layer whose blob and diff_id were verified."""
+        """Store the index of a layer whose blob and diff_id are verified."""
         self._files.write(self._path(digest), index + xxhash.xxh3_64_digest(index))
 
     def is_damaged(self, digest: Digest) -> bool:
-        """Whether an index is not what `write` kept."""
+        """Return whether an index differs from what was written."""
         content = self._files.read(self._path(digest), _MAX_SIZE)
         return content is not None and not _is_sound(content)
 
     def remove(self, digest: Digest) -> None:
-        """Forgets the index of a layer."""
+        """Remove the index of a layer."""
         self._files.unlink(self._path(digest))
 
     def __iter__(self) -> Iterator[Digest]:
-        """The blobs of the layers whose index is kept."""
+        """Iterate over the digests of the indexed blobs."""
         for algorithm, name, _ in self._files.entries("index"):
             if digest := digest_of(algorithm, name):
                 yield digest

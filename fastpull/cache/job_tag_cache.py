@@ -1,11 +1,11 @@
-"""What registries have just said that tags mean: for the other processes of the same job.
+"""Manifest digests that a registry has just reported for tags, shared by the processes of a job.
 
 ::
 
-    <root>/v1/answers/[user-<number>/]<hash of the query>    a line of JSON: the answer to each job that asked lately
+    <root>/v1/answers/[user-<number>/]<hash of the query>    a line of JSON: one digest per job that asked recently
 
-Only who runs as the same user takes an answer: whoever may not ask a registry learns nothing here. How old one is goes
-by the filesystem's own time. Every method blocks.
+Only processes of the same user use them: a user without access to a registry learns nothing here. Ages are measured by
+the filesystem's own time. Every method blocks.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from fastpull.cache.locking.file_lock import FileLock
 
 MAX_TAG_SECONDS = 120.0
-"""An answer that is older is not used: by then all nodes of a job step have started."""
+"""Maximum age of a usable digest: by then, all nodes of a job step have started."""
 
 _MAX_JOBS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TagQuery:
-    """What one user's processes of a job ask together.
+    """A query that the processes of one user's job share.
 
     Attributes:
-        job: what they have in common.
-        subject: reference, platform, and whatever else decides on the answer.
+        job: ID of the job.
+        subject: reference, platform and everything else that determines the digest.
     """
 
     job: str
@@ -46,18 +46,18 @@ class TagQuery:
 
     @property
     def name(self) -> str:
-        """Of the file with the answers; it has those of other jobs, too."""
+        """Name of the file, which also holds the digests of other jobs."""
         return Digest.of("\0".join((str(os.geteuid()), *self.subject)).encode()).encoded
 
 
 class JobTagCache:
-    """The answers of a cache.
+    """The digests reported for tags, in a cache.
 
     Args:
-        files: of the cache.
+        files: files of the cache.
 
     Raises:
-        CacheError: from every method, where the filesystem refuses.
+        CacheError: from every method; the filesystem refuses.
     """
 
     def __init__(self, files: CacheFiles) -> None:
@@ -65,32 +65,32 @@ class JobTagCache:
         self._directory = files.user_directory("answers")
 
     def lock(self, query: TagQuery) -> FileLock:
-        """The lock that whoever asks holds."""
+        """Return the lock for querying the registry."""
         return self._files.lock(f"answer-{query.name}")
 
     def find(self, query: TagQuery) -> Digest | None:
-        """What was answered to this job; None if it did not ask, or long ago."""
+        """Return the digest reported to this job; None if the job has no recent one."""
         value = self._read(query).get(query.job)
         return None if value is None else Digest.parse(value["digest"])
 
     def save(self, query: TagQuery, digest: Digest) -> None:
-        """Tells an answer to the other processes of the job; to be called by who holds the lock."""
+        """Store the digest for the other processes of the job. The caller holds the lock."""
         known = {job: value for job, value in self._read(query).items() if job != query.job}
         latest = dict(list(known.items())[1 - _MAX_JOBS :])
         latest[query.job] = {"digest": str(digest), "time": self._now()}
         self._files.write(self._path(query), checksummed_json.to_bytes(latest), mode=0o600)
 
     def remove_expired(self) -> None:
-        """Removes the files of which nothing can be used any more."""
+        """Remove the files without a usable digest."""
         now, root = self._now(), os.path.join(self._files.root, "answers")
         for nested in (False, True):
             for inner, name, state in self._files.entries("answers", nested=nested):
                 if now - state.st_mtime > MAX_TAG_SECONDS and stat.S_ISREG(state.st_mode):
-                    with contextlib.suppress(CacheError):  # another user's
+                    with contextlib.suppress(CacheError):  # another user owns it
                         self._files.unlink(os.path.join(root, inner, name))
 
     def _read(self, query: TagQuery) -> dict[str, dict[str, Any]]:
-        """The answers that count, by job."""
+        """Return the usable digests, by job."""
         try:
             found = self._files.read_with_state(self._path(query))
         except CacheError as error:
@@ -109,7 +109,7 @@ class JobTagCache:
             return {}
 
     def _now(self) -> float:
-        """The filesystem's time."""
+        """Return the time of the filesystem."""
         with cache_errors():
             return self._files.time("answers")
 

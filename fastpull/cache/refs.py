@@ -1,7 +1,7 @@
-"""What references resolved to: for listings, for offline use, and for whoever looks after the cache.
+"""References and the digests that they resolved to: for listings, offline use and cache maintenance.
 
-What they name is verified when it is read. That the name meant it is the word of whoever wrote it, so that in a shared
-cache each user has a directory of their own: ``refs/user-<number>/``.
+The content is verified by digest when it is read. The mapping from the reference is a statement of its author. So in a
+shared cache each user has a separate directory, ``refs/user-<number>/``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One reference on one platform.
+    """The resolution of one reference for one platform.
 
     Attributes:
-        reference: as it was resolved.
-        platform: that it was resolved for, in its canonical spelling.
+        reference: reference, as resolved.
+        platform: requested platform, in canonical spelling.
         manifest: digest of the image's manifest.
-        top: digest of what the reference names, the manifest or an index.
-        time: of the resolution, in seconds since the epoch.
+        top: digest that the reference names, of the manifest or of an index.
+        time: time of the resolution, in seconds since the epoch.
     """
 
     reference: str
@@ -43,14 +43,14 @@ class Ref:
 
     @classmethod
     def now(cls, reference: str, platform: str, manifest: Digest, top: Digest) -> Self:
-        """A reference that was resolved just now."""
+        """Return a reference resolved at this moment."""
         return cls(reference, platform, manifest, top, time.time())
 
     @classmethod
     def find(cls, files: CacheFiles, reference: str, platform: str) -> Self | None:
-        """What a reference resolved to the last time, if the cache knows.
+        """Return the latest resolution of a reference, if the cache has one.
 
-        The word of this user, of root or of the cache's owner counts, and nobody else's.
+        Only entries of this user, root and the cache's owner count.
         """
         name = _name(reference, platform)
         found = files.read_with_state(_path(files, name))
@@ -62,28 +62,28 @@ class Ref:
         return ref if ref is not None and ref.name == name else None
 
     def save(self, files: CacheFiles) -> None:
-        """Remembers it, in place of what it resolved to before."""
+        """Store the resolution, replacing an earlier one."""
         content = checksummed_json.to_bytes({**asdict(self), "manifest": str(self.manifest), "top": str(self.top)})
         files.write(_path(files, self.name), content)
 
     def remove(self, files: CacheFiles) -> None:
-        """Removes it. The image's blobs stay."""
+        """Remove the resolution. The blobs of the image stay."""
         for inner, name in _names(files):
             if name == self.name:
                 remove_ref(files, os.path.join(inner, name))
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """Name of the file."""
         return _name(self.reference, self.platform)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
-        """Reads a file; None for anything that is not as it was written."""
+        """Parse a file; return None if it is damaged."""
         try:
             value = checksummed_json.from_bytes(content)
             manifest = Digest.parse(value["manifest"])
-            top = Digest.parse(value["top"]) if "top" in value else manifest  # written before there was one
+            top = Digest.parse(value["top"]) if "top" in value else manifest  # absent in files of early versions
             return cls(str(value["reference"]), str(value["platform"]), manifest, top, float(value["time"]))
         except (ValueError, KeyError, TypeError, InvalidDigest):
             return None
@@ -94,7 +94,7 @@ def _name(reference: str, platform: str) -> str:
 
 
 def read_refs(files: CacheFiles) -> Iterator[Ref]:
-    """The references of a cache, of all users; of several for one name the latest. Damaged files are passed over."""
+    """Iterate over the references of all users, the latest for each name. Damaged files are skipped."""
     found: dict[str, Ref] = {}
     for inner, name in _names(files):
         ref = _read(files, inner, name)
@@ -104,24 +104,24 @@ def read_refs(files: CacheFiles) -> Iterator[Ref]:
 
 
 def damaged_refs(files: CacheFiles) -> Iterator[str]:
-    """The names of the files that are passed over, in the directory of references."""
+    """Iterate over the names of the damaged files in the directory of references."""
     for inner, name in _names(files):
         try:
             ref = _read(files, inner, name)
         except CacheError:
-            continue  # another user's
+            continue  # another user owns it
         if ref is None or ref.name != name:
             yield os.path.join(inner, name)
 
 
 def remove_ref(files: CacheFiles, name: str) -> None:
-    """Removes a file of that name in the directory of references."""
-    with contextlib.suppress(CacheError):  # another user's
+    """Remove a file by name from the directory of references."""
+    with contextlib.suppress(CacheError):  # another user owns it
         files.remove(os.path.join(files.root, "refs", name))
 
 
 def _names(files: CacheFiles) -> Iterator[tuple[str, str]]:
-    """Subfolders and names of all references."""
+    """Iterate over the subdirectories and names of all references."""
     for nested in (False, True):
         for inner, name, state in files.entries("refs", nested=nested):
             if nested or not stat.S_ISDIR(state.st_mode) or not name.startswith("user-"):

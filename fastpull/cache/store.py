@@ -1,28 +1,29 @@
-"""The store: verified blobs by digest, and what stands beside them.
+"""The store: verified blobs by digest, and the files beside them.
 
 ::
 
     <root>/v1/
       blobs/<algorithm>/<hex>          the bytes, read-only
-      blobs/<algorithm>/<hex>.seal     what was verified, and when
-      partial/<algorithm>/<hex>/       data and journal of a blob that is coming, or was
-      index/<algorithm>/<hex>          a layer's index, by the digest of its blob
+      blobs/<algorithm>/<hex>.seal     metadata, see `fastpull.cache.blob_metadata`
+      partial/<algorithm>/<hex>/       data and journal of a partial blob
+      index/<algorithm>/<hex>          index of a layer, by the digest of its blob
       images/<algorithm>/<name>.sqsh   finished images, see `fastpull.cache.images.store`
-      pins/                            what is in use, see `fastpull.cache.images.pins`
-      refs/<hash of the reference>     what a reference resolved to
-      answers/                         the same, for a job, see `fastpull.cache.job_tag_cache`
-      stagings/                        where outputs are made, see `fastpull.cache.maintenance.stagings`
-      locks/                           who is at it
-      trash/                           on its way out
+      pins/                            finished images in use, see `fastpull.cache.images.pins`
+      refs/<hash of the reference>     resolved references, see `fastpull.cache.refs`
+      answers/                         tags resolved for a job, see `fastpull.cache.job_tag_cache`
+      stagings/                        places of stagings, see `fastpull.cache.maintenance.stagings`
+      locks/                           see `fastpull.cache.locking.file_lock`
+      trash/                           files to be deleted
 
-There is no database and no shared index file: whatever is missing is a miss, never an error. Every method blocks for as
-long as the filesystem does; call them off the loop.
+There is no database and no shared index file: a missing file is a miss, never an error. Every method blocks on the
+filesystem; call it off the event loop.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -44,20 +45,22 @@ from fastpull.oci.digest import Digest
 if TYPE_CHECKING:
     from fastpull.cache.locking.file_lock import FileLock
 
-_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS)  # another user's, or a cache that nobody may write to
+_log = logging.getLogger(__name__)
+
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)  # another user owns it, or the cache is read-only
 
 METADATA_SUFFIX = ".seal"
-"""Ends the name of the file that stands beside a blob."""
+"""Suffix of the metadata file of a blob."""
 
 
 @dataclass(slots=True)
 class CachedBlob:
-    """A blob of the cache, open for reading; it stays readable when the cache drops it.
+    """A cached blob, open for reading. It stays readable after its removal from the cache.
 
     Attributes:
-        digest, size: as the cache knows them.
-        seal: what stands beside it; None where that is missing or damaged.
-        is_own: this user wrote it, so that nobody else could change it.
+        digest, size: digest, and size of the file.
+        metadata: verified facts; None if the metadata file is missing or damaged.
+        is_own: whether this user wrote it, so that no other user could change it.
     """
 
     digest: Digest
@@ -67,17 +70,17 @@ class CachedBlob:
     _fd: int
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
-        """Reads from ``offset``; nothing at the end."""
+        """Read bytes at ``offset``; return 0 at the end."""
         with cache_errors(str(self.digest)):
             return os.preadv(self._fd, [buffer[: max(0, self.size - offset)]], offset)
 
     def sync(self) -> None:
-        """Waits until the bytes are on their disk."""
+        """Wait until the bytes are on disk."""
         with cache_errors():
             os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Closes the file. May be called twice."""
+        """Close the file. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -85,12 +88,12 @@ class CachedBlob:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
-    """What a listing knows of a blob.
+    """A blob in a listing.
 
     Attributes:
-        digest: its name.
-        size: on the disk, in bytes.
-        last_used: seconds since the epoch.
+        digest: digest of the blob.
+        size: size on disk, in bytes.
+        last_used: time of the last use, in seconds since the epoch.
     """
 
     digest: Digest
@@ -102,14 +105,14 @@ class Store:
     """A cache directory.
 
     Args:
-        root, locks: as for `CacheFiles`.
+        root, locks: see `CacheFiles`.
 
     Attributes:
-        files: where all is.
-        indexes: of layers.
+        files: files of the cache.
+        indexes: layer indexes.
 
     Raises:
-        CacheError: from every method, where the filesystem refuses.
+        CacheError: from every method; the filesystem refuses.
     """
 
     def __init__(self, root: str, locks: str = "auto") -> None:
@@ -118,17 +121,17 @@ class Store:
 
     @property
     def root(self) -> str:
-        """The directory, with the format's version."""
+        """Path of the cache with the version of its format."""
         return self.files.root
 
     # --- blobs
 
     def find(self, digest: Digest, *, touch: bool = True) -> CachedBlob | None:
-        """Opens a blob; None for a miss. Its content still has to be verified.
+        """Open a blob; return None for a miss. The caller still has to verify the content.
 
         Args:
-            digest: of the blob.
-            touch: note that it was used.
+            digest: digest of the blob.
+            touch: record the use.
         """
         blob = self.open(digest, touch=touch)
         if blob is not None and blob.metadata is not None and blob.metadata.size != blob.size:
@@ -138,7 +141,7 @@ class Store:
         return blob
 
     def open(self, digest: Digest, *, touch: bool = False) -> CachedBlob | None:
-        """Opens a blob as `find` does, also one that does not fit its seal. What is no file is taken out of the way."""
+        """Open a blob as `find` does, even if it contradicts its metadata. An entry of another type is quarantined."""
         with cache_errors():
             try:
                 fd = self.files.open(self.blob_path(digest))
@@ -148,7 +151,7 @@ class Store:
             if fd is None:
                 return None
             if touch:
-                with contextlib.suppress(OSError):  # another user's
+                with contextlib.suppress(OSError):  # another user owns it
                     os.utime(fd)
             state = os.fstat(fd)
             is_own = state.st_uid == os.geteuid()
@@ -157,16 +160,16 @@ class Store:
     def begin(
         self, digest: Digest, size: int, lock: FileLock, is_stopped: Callable[[], bool] = lambda: False
     ) -> PartialBlob:
-        """Starts or resumes the writing of a blob, whose lock the caller holds; the partial takes the lock over.
+        """Start or resume the writing of a blob. The caller holds its lock, which the partial blob takes over.
 
         Args:
-            digest: of the blob.
-            size: of the blob, in bytes.
-            lock: of the blob.
-            is_stopped: asked now and then whether to give up.
+            digest: digest of the blob.
+            size: size of the blob, in bytes.
+            lock: lock of the blob.
+            is_stopped: polled now and then; a true result aborts.
 
         Raises:
-            Aborted: it was; the lock is released.
+            Aborted: ``is_stopped`` returned true; the lock is released.
         """
         partial = PartialBlob(self.files, digest, size, lock)
         try:
@@ -177,20 +180,20 @@ class Store:
         return partial
 
     def has_partial(self, digest: Digest) -> bool:
-        """Whether somebody has begun to write a blob, and has left something of it or is at it."""
+        """Return whether a blob is being written, or was written in part."""
         state = self.files.lookup(self.files.path("partial", digest))
         return state is not None and stat.S_ISDIR(state.st_mode)
 
     def publish(self, partial: PartialBlob, fingerprint: str, sync: bool) -> None:
-        """Makes a complete blob, whose digest the caller has verified, visible to everybody.
+        """Make a complete blob visible. The caller has verified its digest.
 
         Args:
-            partial: whose bytes are all there; closed afterwards.
+            partial: complete partial blob; closed afterwards.
             fingerprint: XXH3-64 of the blob, in hexadecimal.
-            sync: wait until bytes and names are on the disk.
+            sync: wait until bytes and names are on disk.
 
         Raises:
-            LockLost: somebody else has taken over the blob; what this process has written is not used.
+            LockLost: another process has taken over the blob; the bytes of this process are not used.
         """
         path = self.blob_path(partial.digest)
         with cache_errors():
@@ -204,21 +207,22 @@ class Store:
                 if sync:
                     directory.sync()
         partial.close()
+        _log.debug("published blob %s, %d bytes", partial.digest, partial.size)
 
     def refresh_metadata(self, blob: CachedBlob, fingerprint: str, sync: bool = False) -> None:
-        """Notes that a blob of an earlier boot, or one without a seal, has been verified.
+        """Record the verification of a blob whose metadata is missing or from an earlier boot.
 
         Args:
-            blob: open still, if it is to be synced.
-            fingerprint: XXH3-64 of the blob, in hexadecimal; unused where the seal is fresh.
-            sync: wait until its bytes and its seal are on the disk, if the seal does not say that they are.
+            blob: verified blob; still open if ``sync`` is true.
+            fingerprint: XXH3-64 of the blob, in hexadecimal; unused if the metadata is fresh.
+            sync: wait until bytes and metadata are on disk, unless the metadata says so already.
 
         Raises:
-            CacheError: they may not be on the disk. Without ``sync`` a seal that cannot be written costs no more than
-                another look at the blob.
+            CacheError: with ``sync``, if they may not be on disk. Without it, a failed write only costs another
+                verification.
         """
         is_fresh = blob.metadata is not None and blob.metadata.is_fresh
-        # what outlived the boot under which it was verified has reached its disk
+        # data that survived a boot is on disk
         on_disk = blob.metadata is not None and (blob.metadata.synced or not is_fresh)
         if is_fresh and (on_disk or not sync):
             return
@@ -233,23 +237,24 @@ class Store:
                 sync,
             )
         except CacheError as error:
-            if sync and error.errno not in _NOT_OURS:
+            if sync and error.errno not in _NOT_WRITABLE:
                 raise
 
     def quarantine(self, digest: Digest) -> None:
-        """Takes a blob that is not what its name says out of the way, to ``trash``, with its seal and index."""
+        """Move a corrupt blob to ``trash``, and remove its metadata and index."""
         self.remove(digest, why="corrupt")
 
     def remove(self, digest: Digest, why: str = "removed") -> bool:
-        """Takes a blob out of the cache; says whether it was there. Whoever has it open can read on."""
+        """Move a blob to ``trash``, and return whether it existed. Open descriptors of it stay valid."""
         if not self.files.move_to_trash(self.blob_path(digest), why):
             return False
         for path in (self.blob_path(digest) + METADATA_SUFFIX, self.files.path("index", digest)):
             self.files.unlink(path)
+        _log.debug("removed blob %s: %s", digest, why)
         return True
 
     def blobs(self) -> Iterator[StoredBlob]:
-        """Lists the blobs."""
+        """Iterate over the blobs."""
         for algorithm, name, state in self.files.entries("blobs"):
             if (
                 stat.S_ISREG(state.st_mode)
@@ -259,32 +264,35 @@ class Store:
                 yield StoredBlob(digest, state.st_size, state.st_mtime)
 
     def has_damaged_metadata(self, blob: CachedBlob, fingerprint: str) -> bool:
-        """Whether a seal stands beside a blob that is not that of its bytes; none at all is no damage."""
+        """Return whether a blob contradicts its metadata; missing metadata is no damage."""
         if blob.metadata is None:
             return self.files.lookup(self.blob_path(blob.digest) + METADATA_SUFFIX) is not None
         return (blob.metadata.size, blob.metadata.fingerprint) != (blob.size, fingerprint)
 
     def rewrite_metadata(self, blob: CachedBlob, fingerprint: str) -> None:
-        """Writes the seal of a blob that has just been verified anew."""
+        """Write new metadata for a blob that has just been verified."""
         self.files.write(
             self.blob_path(blob.digest) + METADATA_SUFFIX,
             BlobMetadata.now(blob.size, fingerprint, synced=False).to_bytes(),
         )
 
     def is_missing(self, digest: Digest) -> bool:
-        """Whether a blob is not there."""
+        """Return whether a blob is missing."""
         return self.files.lookup(self.blob_path(digest)) is None
 
     def blob_path(self, digest: Digest) -> str:
-        """Where a blob is, or would be."""
+        """Return the path of a blob, present or not."""
         return self.files.path("blobs", digest)
 
     def lock(self, digest: Digest) -> FileLock:
-        """The lock that whoever writes a blob holds."""
+        """Return the lock for writing a blob."""
         return self.files.blob_lock(digest)
 
     def connection_permit(self, number: int) -> FileLock:
-        """The lock of one of the places of `fastpull.cache.locking.shared_semaphore.SharedSemaphore`."""
+        """Return the lock of a connection permit, by number.
+
+        See `fastpull.cache.locking.shared_semaphore.SharedSemaphore`.
+        """
         return self.files.lock(f"slot-{number}")
 
     def _read_metadata(self, digest: Digest) -> BlobMetadata | None:
@@ -294,13 +302,13 @@ class Store:
     # --- small documents: manifests, configs
 
     def read_document(self, digest: Digest, max_size: int, *, touch: bool = True, sync: bool = False) -> bytes | None:
-        """The content of a small blob, verified; None for a miss. A corrupt one is quarantined, and a miss.
+        """Return the content of a small blob, verified; None for a miss. A corrupt one is quarantined.
 
         Args:
-            digest: of the blob.
-            max_size: that it may have, in bytes.
-            touch: note that it was used.
-            sync: wait until it is on the disk.
+            digest: digest of the blob.
+            max_size: largest accepted size, in bytes.
+            touch: record the use.
+            sync: wait until it is on disk.
         """
         blob = self.find(digest, touch=touch)
         if blob is None:
@@ -316,7 +324,7 @@ class Store:
         return bytes(content)
 
     def write_document(self, digest: Digest, content: bytes, fingerprint: str, sync: bool) -> None:
-        """Keeps a small blob that the caller has verified; one that is there already is used, if it is sound."""
+        """Store a small blob that the caller has verified, unless a sound one is present."""
         path = self.blob_path(digest)
         if self.read_document(digest, len(content), sync=sync) is None:
             self.files.write(path + METADATA_SUFFIX, BlobMetadata.now(len(content), fingerprint, sync).to_bytes())

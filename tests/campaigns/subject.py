@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fastpull
 from fastpull.cache.partial.extents import Extents
-from fastpull.cache.partial.journal import holds, parse_records
+from fastpull.cache.partial.journal import matches, parse_records
 from fastpull.config.access import DEFAULT_ACCESS, Access
 from fastpull.config.settings import Settings
 from fastpull.demo.image import make_image
@@ -117,7 +117,7 @@ class Subject:
             if (partial / "data").exists():
                 with open(partial / "data", "rb") as data:
                     for record in parse_records(_content(partial / "journal"), size):
-                        if holds(data.fileno(), record, scratch):
+                        if matches(data.fileno(), record, scratch):
                             extents.add(record.offset, record.offset + record.length)
             total += extents.total
         return total

@@ -74,7 +74,7 @@ def test_the_beginning_of_several_digests_is_refused(tmp_path: Path, monkeypatch
     cache = fastpull.cache.CacheManager(f"{tmp_path}/cache")
     same = [fastpull.Digest("sha256", "abcdef" + digit * 58) for digit in "01"]
     monkeypatch.setattr(type(store), "blobs", lambda _: [fastpull.cache.StoredBlob(one, 1, 0.0) for one in same])
-    with pytest.raises(InvalidDigest, match="2 digests of the cache begin like this"):
+    with pytest.raises(InvalidDigest, match="2 digests in the cache begin like this"):
         cache.remove("sha256:abcdef", dry_run=True)
 
 

@@ -82,7 +82,7 @@ async def test_who_comes_back_uses_what_the_other_has_fetched(
     os.kill(one.pid, signal.SIGCONT)
     ended: tuple[ProcessResult, ProcessResult] = await asyncio.gather(end(one), end(other))
     assert [each.code for each in ended] == [0, 0], ended
-    assert "somebody else has taken over" in ended[0].err
+    assert "another process has taken over" in ended[0].err
     cache = fastpull.cache.CacheManager(settings.cache)
     assert cache.verify().is_sound
     assert os.listdir(f"{settings.cache}/v1/locks") == []

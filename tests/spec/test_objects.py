@@ -392,7 +392,7 @@ async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: ObjectShel
     layer = stored([file("f")])
     blob = {**shelf.blob(layer.blob, GZIP), "size": 1 << 62}
     shelf.document(shelf.manifest(shelf.config(layer), blob))
-    error = await refused(pull, CacheError, "no space left.*4611686018427387904 bytes are to come")
+    error = await refused(pull, CacheError, "no space left.*4611686018427387904 bytes are missing")
     assert f"blob {blob['digest']} of {shelf.reference}" in str(error)
 
 

@@ -145,3 +145,31 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     holder.stdout.close()
     assert lock.try_acquire()
     lock.release()
+
+
+def test_a_representation_tells_path_and_state(tmp_path: Path) -> None:
+    lock = FileLock(str(tmp_path / "lock"))
+    assert repr(lock) == f"<FileLock {tmp_path}/lock: not held>"
+    assert lock.try_acquire()
+    assert repr(lock) == f"<FileLock {tmp_path}/lock: held>"
+    lock.release()
+
+
+async def test_acquisition_wait_and_release_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "fastpull.cache.locking")
+    lock, other = FileLock(str(tmp_path / "lock")), FileLock(str(tmp_path / "lock"))
+    assert lock.try_acquire()
+    waiting = asyncio.create_task(other.acquire())
+    while len(caplog.messages) < 2:  # noqa: ASYNC110  # a log has no event
+        await asyncio.sleep(0.01)
+    lock.release()
+    await waiting
+    other.release()
+    path = f"{tmp_path}/lock"
+    assert caplog.messages == [
+        f"acquired <FileLock {path}: held>",
+        f"waiting for lock {path}",
+        f"released lock {path}",
+        f"acquired <FileLock {path}: held>",
+        f"released lock {path}",
+    ]

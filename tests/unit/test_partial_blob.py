@@ -187,7 +187,7 @@ def test_there_is_one_partial_at_a_time(store: Store) -> None:
 
 
 def test_too_little_space_is_told_before_anything_is_fetched(store: Store) -> None:
-    with pytest.raises(CacheError, match="no space left.*to come") as caught:
+    with pytest.raises(CacheError, match="no space left.*are missing") as caught:
         begin(store, size=1 << 60)
     assert caught.value.exit_code == 30
     lock = store.lock(DIGEST)
@@ -220,7 +220,7 @@ def test_what_is_there_is_never_written_again(store: Store) -> None:
     partial = begin(store)
     partial.write(1000, [CONTENT[1000:2000]])
     for offset, size in ((0, 1001), (1999, 1), (1500, 10), (0, 5000)):
-        with pytest.raises(ValueError, match="partly there"):
+        with pytest.raises(ValueError, match="already present"):
             partial.write(offset, [b"x" * size])
     partial.write(0, [CONTENT[:1000]])
     partial.write(2000, [CONTENT[2000:]])
@@ -281,3 +281,11 @@ def test_what_a_silent_owner_left_is_taken_over_whatever_of_it_there_is(store: S
     assert read_all(partial) == CONTENT
     partial.close()
     assert begin(store).resumed == len(CONTENT)
+
+
+def test_a_representation_tells_what_is_present(store: Store) -> None:
+    partial = begin(store)
+    partial.write(1000, [CONTENT[1000:3000]])
+    assert repr(partial) == f"<PartialBlob {DIGEST}: 2000 of 100000 bytes, 2 gaps, open>"
+    partial.close()
+    assert repr(partial) == f"<PartialBlob {DIGEST}: 2000 of 100000 bytes, 2 gaps, closed>"

@@ -147,7 +147,7 @@ async def test_a_permit_that_nobody_wants_is_given_back(tmp_path: Path, monkeypa
 
 
 async def test_other_processes_get_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastpull.cache.locking.shared_semaphore._TURN_SECONDS", 0.1)
+    monkeypatch.setattr("fastpull.cache.locking.shared_semaphore._MAX_PASSING_SECONDS", 0.1)
     store = Store(str(tmp_path))
     busy, other = (SharedSemaphore(store.connection_permit, 1, EXECUTOR) for _ in range(2))
 
@@ -177,3 +177,12 @@ async def test_an_error_reaches_a_task_that_waits(tmp_path: Path, monkeypatch: p
         with pytest.raises(OSError, match="no"):
             await asyncio.wait_for(slots.hold().__aenter__(), 5)
     await slots.close()
+
+
+async def test_a_representation_tells_permits_and_waiting_tasks(tmp_path: Path) -> None:
+    semaphore = SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
+    async with semaphore.hold():
+        assert repr(semaphore) == "<SharedSemaphore: 1 of 2 permits held, 0 idle, 0 tasks waiting>"
+    assert repr(semaphore) == "<SharedSemaphore: 1 of 2 permits held, 1 idle, 0 tasks waiting>"
+    await semaphore.close()
+    assert repr(semaphore) == "<SharedSemaphore: 0 of 2 permits held, 0 idle, 0 tasks waiting>"

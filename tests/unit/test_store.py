@@ -231,3 +231,13 @@ def test_what_is_deleted_under_a_running_client_is_made_again(store: Store) -> N
     store.indexes.write(digest, b"index")
     assert store.indexes.read(digest) == b"index"
     assert store.find(digest) is not None
+
+
+def test_publication_and_removal_are_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "fastpull.cache.store")
+    put(store)
+    store.remove(DIGEST)
+    assert caplog.messages == [
+        f"published blob {DIGEST}, {len(CONTENT)} bytes",
+        f"removed blob {DIGEST}: removed",
+    ]

@@ -1,11 +1,11 @@
-"""Pins: finished images that somebody uses, so that nothing removes them.
+"""Pins: finished images in use, which nothing may remove.
 
 ::
 
     <root>/v1/pins/<host>.<job>.<step>.<hash of the image's name>    a line of JSON
 
-A pin lasts until it is released, at most as long as whoever looks after the cache allows, and not beyond its host's
-next boot. Every method blocks.
+A pin lasts until it is released, but not beyond the next boot of its host, nor beyond the maximum age. Every method
+blocks.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from fastpull.cache.files import CacheFiles
 
 MAX_PIN_SECONDS = 30 * 86400.0
-"""By default a pin that is older is taken for one that nobody will release any more: no job lasts so long."""
+"""Default age after which a pin counts as abandoned; no job lasts so long."""
 
 _WORD = re.compile(r"[A-Za-z0-9_+-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who uses images: one step of one job on one host.
+    """A user of images: one step of one job on one host.
 
     Raises:
-        InvalidSetting: job or step cannot be a part of a file's name.
+        InvalidSetting: job or step cannot be part of a file name.
     """
 
     host: str
@@ -51,12 +51,12 @@ class Holder:
 
     @classmethod
     def here(cls, job: str, step: str) -> Self:
-        """A step on this host."""
+        """Return a step on this host."""
         return cls(os.uname().nodename, job, step)
 
     @property
     def prefix(self) -> str:
-        """That the names of its pins begin with."""
+        """Prefix of the names of its pins."""
         host = re.sub(r"[^A-Za-z0-9_.-]", "_", self.host)[:64].lstrip(".")
         return f"{host}.{self.job}.{self.step}."
 
@@ -66,13 +66,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One image that one holder uses.
+    """The use of one image by one holder.
 
     Attributes:
-        holder: who.
+        holder: step that uses the image.
         image: name of the finished image's key.
-        boot: of the host.
-        time: when it was made, in seconds since the epoch.
+        boot: boot ID of the host.
+        time: creation time, in seconds since the epoch.
     """
 
     holder: Holder
@@ -81,7 +81,7 @@ class Pin:
     time: float
 
     def is_expired(self, max_age_seconds: float) -> bool:
-        """Whether its holder is known to have ended, or has to be taken for that."""
+        """Return whether its holder has ended, or counts as ended."""
         rebooted = self.holder.host == os.uname().nodename and self.boot != boot_id()
         return rebooted or time.time() - self.time > max_age_seconds
 
@@ -90,10 +90,10 @@ class Pins:
     """The pins of a cache.
 
     Args:
-        files: of the cache.
+        files: files of the cache.
 
     Raises:
-        CacheError: from every method, where the filesystem refuses.
+        CacheError: from every method; the filesystem refuses.
     """
 
     def __init__(self, files: CacheFiles) -> None:
@@ -101,7 +101,7 @@ class Pins:
         self._directory = os.path.join(files.root, "pins")
 
     def add(self, holder: Holder, image: str) -> bool:
-        """Pins an image, before one looks whether it is there. May be called twice; says whether it is new."""
+        """Pin an image, and return whether the pin is new. Call it before looking for the image."""
         path = self._path(holder, image)
         is_new = self._files.lookup(path) is None
         pin = Pin(holder, image, boot_id(), time.time())
@@ -109,14 +109,14 @@ class Pins:
         return is_new
 
     def release(self, holder: Holder, image: str | None = None) -> None:
-        """Removes a holder's pins, or the one of an image. May be called twice."""
+        """Remove the pins of a holder, or only that of one image. May be called twice."""
         for _, name, _ in self._files.entries("pins", nested=False):
             path = os.path.join(self._directory, name)
             if name.startswith(holder.prefix) and (image is None or path == self._path(holder, image)):
                 self._files.unlink(path)
 
     def active(self, max_age_seconds: float = MAX_PIN_SECONDS) -> dict[str, list[Pin]]:
-        """The pins that count, by the names of their images."""
+        """Return the pins that count, by image name."""
         found: dict[str, list[Pin]] = {}
         for _, pin in self._all():
             if pin is not None and not pin.is_expired(max_age_seconds):
@@ -124,10 +124,10 @@ class Pins:
         return found
 
     def remove_expired(self, max_age_seconds: float = MAX_PIN_SECONDS) -> None:
-        """Removes the pins that do not count any more, and files that are none."""
+        """Remove expired pins and damaged files."""
         for path, pin in self._all():
             if pin is None or pin.is_expired(max_age_seconds):
-                with contextlib.suppress(CacheError):  # another user's
+                with contextlib.suppress(CacheError):  # another user owns it
                     self._files.remove(path)
 
     def _all(self) -> Iterator[tuple[str, Pin | None]]:
@@ -136,7 +136,7 @@ class Pins:
             try:
                 content = self._files.read(path)
             except CacheError:
-                continue  # another user's, who keeps it to themselves
+                continue  # not readable for this user
             if content is not None or self._files.lookup(path) is not None:
                 yield path, _pin(content or b"")
 

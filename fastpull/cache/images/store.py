@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import stat
 import time
@@ -40,6 +41,8 @@ from fastpull.oci.digest import Digest
 if TYPE_CHECKING:
     from fastpull.cache.files import CacheFiles
     from fastpull.cache.locking.file_lock import FileLock
+
+_log = logging.getLogger(__name__)
 
 _IMAGE = ".sqsh"
 _METADATA_SUFFIX = ".seal"
@@ -216,6 +219,7 @@ class ImageStore:
             directory.publish(draft, directory, name)
             if sync:
                 directory.sync()
+        _log.debug("published finished image %s, %d bytes", path, image.size)
         return image
 
     def all(self) -> Iterator[FinishedImage]:
@@ -244,6 +248,7 @@ class ImageStore:
         if not self._files.move_to_trash(path, why):
             return False
         self._files.unlink(path + _METADATA_SUFFIX)
+        _log.debug("removed finished image %s: %s", path, why)
         return True
 
     def remove_orphans(self, older_than_seconds: float) -> None:

@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import random
 import secrets
@@ -39,6 +40,8 @@ from fastpull.cache.locking.owner import Owner
 from fastpull.concurrency.threads import in_thread
 from fastpull.concurrency.writes import flush
 from fastpull.errors import CacheError, LockLost
+
+_log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 15.0
 """Silence after which an owner on another node counts as dead: five heartbeats."""
@@ -115,6 +118,10 @@ class FileLock:
         self._observed: _Observation | None = None
         self._observed_since = 0.0
 
+    def __repr__(self) -> str:
+        state = "held after a suspect owner" if self.held and self.is_suspect else "held" if self.held else "not held"
+        return f"<FileLock {self.path}: {state}>"
+
     @property
     def held(self) -> bool:
         """Whether this object has acquired the lock and not released it. `check` tells whether that still counts."""
@@ -138,7 +145,10 @@ class FileLock:
                 locks.
         """
         with cache_errors(self.path), self._open_directory(True) as directory:
-            return self._try_acquire(directory)
+            is_acquired = self._try_acquire(directory)
+        if is_acquired:
+            _log.debug("acquired %r", self)
+        return is_acquired
 
     async def try_acquire_async(self, executor: Executor | None = None) -> bool:
         """Run `try_acquire` on a thread, so that a slow filesystem does not block the event loop."""
@@ -158,9 +168,11 @@ class FileLock:
 
     async def acquire(self, executor: Executor | None = None) -> None:
         """Wait for the lock without blocking the event loop. File operations run on threads of ``executor``."""
-        for pause in pauses():
+        for number, pause in enumerate(pauses()):
             if await self.try_acquire_async(executor):
                 return
+            if number == 0:
+                _log.debug("waiting for lock %s", self.path)
             await asyncio.sleep(pause)
 
     async def release_async(self, executor: Executor | None = None) -> None:
@@ -182,6 +194,7 @@ class FileLock:
             except FileNotFoundError:
                 is_owner = False
         if not is_owner:
+            _log.debug("lost lock %s", self.path)
             reason = "another process has taken over because this one gave no sign of life, or the cache was emptied"
             raise LockLost(self.path, reason)
         with contextlib.suppress(OSError):
@@ -198,6 +211,7 @@ class FileLock:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
+            _log.debug("released lock %s", self.path)
 
     # --- acquiring
 
@@ -309,6 +323,8 @@ class FileLock:
                     directory.link(private, self._name)
         finally:
             directory.remove(private)
+        if is_dead:
+            _log.debug("removed lock %s of a dead owner", self.path)
         return is_dead
 
     def _is_owner(self, directory: CacheDirectory) -> bool:

@@ -1,4 +1,4 @@
-"""Signs of life: a thread that touches the files of all locks that this process holds."""
+"""Signs of life: a thread touches the files of all locks that this process holds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import threading
 
 HEARTBEAT_SECONDS = 3.0
-"""Between two signs of life."""
+"""Time between two signs of life."""
 
 
 class Heartbeat:
-    """Files that are touched as long as this process lives, and is not stopped.
+    """Files that are touched while this process runs.
 
-    A file is touched through a descriptor of its own, so that no caller waits for a slow server: `add` and `remove`
-    change a table, and a file whose server hangs keeps nothing but the thread.
+    Each file is touched through its own descriptor, so a slow server delays no caller: `add` and `remove` only change a
+    table, and a server that hangs blocks only the thread.
     """
 
     def __init__(self) -> None:
@@ -24,17 +24,17 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def add(self, fd: int) -> None:
-        """Touches a file from now on."""
+        """Start touching a file."""
         copy = os.dup(fd)
         with self._changed:
             self._copies[fd] = copy
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="fastpull-beats", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="fastpull-heartbeat", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
     def remove(self, fd: int) -> None:
-        """Touches it no more: it may be closed."""
+        """Stop touching a file; the caller may close it."""
         with self._changed:
             copy = self._copies.pop(fd, -1)
             if copy == self._touched:
@@ -58,7 +58,7 @@ class Heartbeat:
             copy = self._touched = self._copies.get(fd, -1)
         if copy < 0:
             return
-        with contextlib.suppress(OSError):  # its holder is told when it looks
+        with contextlib.suppress(OSError):  # the owner notices in `FileLock.check`
             os.utime(copy)
         with self._changed:
             self._touched = -1
@@ -68,4 +68,4 @@ class Heartbeat:
 
 
 HEARTBEAT = Heartbeat()
-"""Of this process."""
+"""The heartbeat of this process."""

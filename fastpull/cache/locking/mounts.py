@@ -1,4 +1,4 @@
-"""How far the locks of a filesystem reach: to all nodes that have it mounted, or to one of them."""
+"""The reach of a filesystem's locks: all nodes that mount it, or one node."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ _LOCAL = {
     "cifs": {"nobrl"},
     "smb3": {"nobrl"},
 }
-"""Of filesystems that nodes share, the mount options with which a lock holds on its own node only: nfs(5),
-mount.cifs(8), mount.lustre(8)."""
+"""Mount options that limit locks to one node, by type of shared filesystem: nfs(5), mount.cifs(8), mount.lustre(8)."""
 
 
 def local_lock_option(path: str) -> str:
-    """The mount option that keeps locks below ``path`` on this node, with the filesystem's name; or nothing.
+    """Return the mount option that limits locks below ``path`` to this node, with the filesystem type.
+
+    Empty if no option does.
 
     Raises:
-        OSError: there is no such path.
+        OSError: the path does not exist.
     """
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return find_local_lock_option(file.read(), os.stat(path).st_dev)
 
 
 def find_local_lock_option(mounts: str, device: int) -> str:
-    """`local_lock_option` of a device.
+    """Return the result of `local_lock_option` for a device.
 
     Args:
-        mounts: a list in the form of ``/proc/self/mountinfo``.
-        device: as in ``st_dev``.
+        mounts: list of mounts in the format of ``/proc/self/mountinfo``.
+        device: number as in ``st_dev``.
 
     Spec: proc_pid_mountinfo(5).
     """
     number = f"{os.major(device)}:{os.minor(device)}"
-    for line in filter(None, mounts.split("\n")):  # a path may hold every other separator
+    for line in filter(None, mounts.split("\n")):  # a path may contain every other separator
         mount, _, filesystem = line.partition(" - ")
         fields, (kind, _, options) = mount.split(" "), filesystem.split(" ", 2)
         if fields[2] == number:

@@ -1,4 +1,4 @@
-"""Who holds a lock: what stands in its file, so that whoever wants it can see whether they are still there."""
+"""The owner of a lock: the content of a lock file, which tells other processes whether the owner is still alive."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Self
 from fastpull.cache import checksummed_json
 from fastpull.cache.blob_metadata import boot_id
 
-_ENDED = ("Z", "X")  # proc_pid_stat(5): a zombie does nothing any more
+_ENDED = ("Z", "X")  # proc_pid_stat(5): a zombie executes nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A holder of a lock.
+    """An owner of a lock.
 
     Attributes:
-        nonce: of nobody else, and of no other lock.
-        host: for people.
-        boot: which boot of which host.
-        pids: the namespace in which its number means something.
-        pid: its number.
-        started: when it was started, in the kernel's ticks; another process may get its number later.
-        has_flock: it holds a ``flock`` on the file, too, which ends with it.
-        is_suspect: it took over from somebody who may not have ended.
+        nonce: random value, unique to this acquisition.
+        host: node name, for messages.
+        boot: boot ID of the host.
+        pids: PID namespace of the process.
+        pid: process ID.
+        started: start time in kernel ticks; distinguishes a later process with the same ID.
+        has_flock: whether the owner also holds a ``flock``, which ends with the process.
+        is_suspect: whether the lock was taken over from an owner that may still be alive.
     """
 
     nonce: str
@@ -40,29 +40,29 @@ class Owner:
 
     @classmethod
     def me(cls, *, has_flock: bool, is_suspect: bool) -> Self:
-        """This process, with a new nonce."""
+        """Return this process as an owner, with a new nonce."""
         host, pids, pid = os.uname().nodename, _namespace(), os.getpid()
         return cls(secrets.token_hex(16), host, boot_id(), pids, pid, _started(pid) or 0, has_flock, is_suspect)
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs, or ran, under this boot of this host."""
+        """Whether the owner belongs to the current boot of this host."""
         return self.boot == boot_id()
 
     def has_ended(self) -> bool:
-        """Whether it is known to have ended: of other hosts, and of other namespaces, nothing is."""
+        """Return whether the owner is known to have ended. Nothing is known of other hosts and other PID namespaces."""
         return self.is_here and self.pids == _namespace() and _started(self.pid) != self.started
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     def to_bytes(self) -> bytes:
-        """The owner as a file."""
+        """Return the content of the lock file."""
         return checksummed_json.to_bytes(asdict(self))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self | None:
-        """Reads a file; None for anything that is not one."""
+        """Parse a lock file; return None if it is not one."""
         try:
             owner = cls(**checksummed_json.from_bytes(content))
         except (ValueError, TypeError):
@@ -73,7 +73,7 @@ class Owner:
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started; None if it has ended. Spec: proc_pid_stat(5), fields 3 and 22."""
+    """Return the start time of a process; None if it has ended. Spec: proc_pid_stat(5), fields 3 and 22."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -1,4 +1,4 @@
-"""A limit that all processes share which share a cache."""
+"""A semaphore shared by all processes of a cache."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 _IDLE_SECONDS = 1.0
-"""How long a permit that no task of this process wants is kept for the next range."""
-_TURN_SECONDS = 30.0
-"""How long a process hands a permit on among its own tasks before others get a chance."""
+"""Time for which a permit without a waiting task is kept for the next range."""
+_MAX_PASSING_SECONDS = 30.0
+"""Time for which a process passes a permit among its own tasks before it releases the permit to other processes."""
 
 
 class SharedSemaphore:
-    """So many permits, each a lock file: held by one process on one node, and free when it dies.
+    """A fixed number of permits. Each is a lock file, held by one process on one node, and free after its death.
 
-    Looking for a free permit costs a metadata server several requests. So one task looks for all tasks of this process,
-    at one permit at a time and after growing pauses; and a permit goes from task to task, from one range of a blob to
-    the next, before it is given back.
+    Probing for a free permit costs a metadata server several requests. So one task probes for all tasks of this
+    process, one permit at a time, with growing pauses. A permit is passed from task to task, from one range of a blob
+    to the next, before it is released.
 
     Args:
-        lock: makes the lock of a permit, by its number.
-        count: of permits.
-        executor: for blocking calls on the lock files.
+        lock: returns the lock of a permit, by number.
+        count: number of permits.
+        executor: threads for blocking calls on the lock files.
     """
 
     def __init__(self, lock: Callable[[int], FileLock], count: int, executor: Executor) -> None:
@@ -42,13 +42,19 @@ class SharedSemaphore:
         self._executor = executor
         self._waiting: deque[asyncio.Future[_Permit]] = deque()
         self._idle: list[_Permit] = []
-        self._seeking: asyncio.Task[None] | None = None
-        self._returning = set[asyncio.Task[None]]()
+        self._probing: asyncio.Task[None] | None = None
+        self._releasing = set[asyncio.Task[None]]()
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        held = sum(lock.held for lock in self._locks)
+        waiting = sum(not future.done() for future in self._waiting)
+        permits = f"{held} of {len(self._locks)} permits held, {len(self._idle)} idle"
+        return f"<SharedSemaphore: {permits}, {waiting} tasks waiting>"
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Holds a permit for as long as the context lasts. Raises CacheError."""
+        """Hold a permit during the context. Raise CacheError."""
         permit = await self._acquire()
         try:
             yield
@@ -56,15 +62,15 @@ class SharedSemaphore:
             self._pass_on(permit)
 
     async def close(self) -> None:
-        """Give all permits back that no task holds."""
+        """Release all permits that no task holds."""
         self._is_closed = True
-        if self._seeking is not None:
-            self._seeking.cancel()
-            await asyncio.gather(self._seeking, return_exceptions=True)
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.gather(self._probing, return_exceptions=True)
         while self._idle:
-            self._give_back(self._idle.pop())
-        while self._returning:
-            await asyncio.wait(self._returning)
+            self._release(self._idle.pop())
+        while self._releasing:
+            await asyncio.wait(self._releasing)
 
     # --- among the tasks of this process
 
@@ -75,18 +81,18 @@ class SharedSemaphore:
             return permit
         future: asyncio.Future[_Permit] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        self._seek_if_wanted()
+        self._probe_if_wanted()
         try:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                self._pass_on(future.result())  # it was granted at the moment of the cancellation
+                self._pass_on(future.result())  # granted at the moment of the cancellation
             raise
 
     def _pass_on(self, permit: _Permit) -> None:
-        """Give a permit to the next task; where none waits, keep it for a moment."""
-        if time.monotonic() - permit.since > _TURN_SECONDS:
-            self._give_back(permit)
+        """Pass a permit to the next waiting task; without one, keep it for a moment."""
+        if time.monotonic() - permit.since > _MAX_PASSING_SECONDS:
+            self._release(permit)
             return
         if waiter := self._next():
             waiter.set_result(permit)
@@ -104,56 +110,56 @@ class SharedSemaphore:
     def _drop_idle(self, permit: _Permit) -> None:
         if permit in self._idle:
             self._idle.remove(permit)
-            self._give_back(permit)
+            self._release(permit)
 
     # --- among processes
 
-    def _give_back(self, permit: _Permit) -> None:
+    def _release(self, permit: _Permit) -> None:
         permit.cancel_return()
         task = asyncio.create_task(in_thread(self._executor, permit.lock.release))
-        self._returning.add(task)
-        task.add_done_callback(self._returned)
+        self._releasing.add(task)
+        task.add_done_callback(self._on_released)
 
-    def _returned(self, task: asyncio.Task[None]) -> None:
-        self._returning.discard(task)
+    def _on_released(self, task: asyncio.Task[None]) -> None:
+        self._releasing.discard(task)
         if not self._is_closed:
-            self._seek_if_wanted()
+            self._probe_if_wanted()
 
-    def _seek_if_wanted(self) -> None:
+    def _probe_if_wanted(self) -> None:
         is_wanted = any(not future.done() for future in self._waiting)
-        if is_wanted and (self._seeking is None or self._seeking.done()):
-            self._seeking = asyncio.create_task(self._seek())
+        if is_wanted and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.create_task(self._probe())
 
-    async def _seek(self) -> None:
-        """Look for free permits as long as a task waits for one."""
+    async def _probe(self) -> None:
+        """Probe for free permits while a task waits for one."""
         pauses = _pauses()
-        for lock in self._in_turn():
+        for lock in self._free_locks():
             if not any(not future.done() for future in self._waiting):
                 return
             try:
-                is_ours = await lock.try_acquire_async(self._executor)
-            except Exception as error:  # noqa: BLE001  # is raised in the task that waits
+                is_acquired = await lock.try_acquire_async(self._executor)
+            except Exception as error:  # noqa: BLE001  # raised in the waiting task
                 if waiter := self._next():
                     waiter.set_exception(error)
                 continue
-            if is_ours:
+            if is_acquired:
                 self._pass_on(_Permit(lock))
                 pauses = _pauses()
             else:
                 await asyncio.sleep(next(pauses))
 
-    def _in_turn(self) -> Iterator[FileLock]:
-        """All locks that this process does not hold, again and again, each round in another order."""
+    def _free_locks(self) -> Iterator[FileLock]:
+        """Iterate endlessly over the locks that this process does not hold, in random order in each round."""
         while True:
             for lock in random.sample(self._locks, len(self._locks)):
                 if not lock.held:
                     yield lock
             if all(lock.held for lock in self._locks):
-                return  # a task of this process passes its permit on
+                return  # a task of this process will pass on its permit
 
 
 class _Permit:
-    """A lock that this process holds, for one of its tasks or, for a moment, for none."""
+    """A lock held by this process: in use by a task, or idle for a moment."""
 
     def __init__(self, lock: FileLock) -> None:
         self.lock = lock
@@ -168,7 +174,7 @@ class _Permit:
 
 
 def _pauses() -> Iterator[float]:
-    """Return how long to wait between two looks, in seconds, with full jitter."""
+    """Yield pauses between two probes, in seconds, with full jitter."""
     pause = _FIRST_PAUSE_SECONDS
     while True:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311  # not for secrets

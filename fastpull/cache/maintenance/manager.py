@@ -1,4 +1,4 @@
-"""Looking after a cache: what is in it, what is damaged, what can go."""
+"""Cache maintenance: listing, verification, removal."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _READ_SIZE = 1 << 20
 _DIGITS = re.compile(r"(?:(?P<algorithm>sha256|sha512):)?(?P<digits>[0-9a-f]{6,128})")
 _FULL_LENGTHS = (64, 128)
 _ORPHAN_SECONDS = 86400.0
-"""Partial blobs that nobody has written to for a day will not be resumed any more."""
+"""Age at which a partial blob counts as abandoned: a day without a write."""
 
 
 class CacheManager:
-    """A cache, for those who look after it. Every method is safe beside running pulls, and blocks.
+    """A cache, for maintenance. Every method is safe while pulls run, and blocks.
 
     Args:
-        root: of the cache; by default that of the settings.
+        root: directory of the cache; that of the settings by default.
 
     Raises:
-        CacheError: from the constructor, if there is no cache; from every method, where the filesystem refuses.
+        CacheError: from the constructor: there is no cache. From every method: the filesystem refuses.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
@@ -57,7 +57,7 @@ class CacheManager:
         self._pins = Pins(self._store.files)
 
     def images(self) -> list[CachedImage]:
-        """The images that the cache knows by name, the last used first."""
+        """Return the images known by reference, the most recently used first."""
         blobs = {blob.digest: blob for blob in self._store.blobs()}
         finished = list(self._images.all())
         found = []
@@ -81,11 +81,11 @@ class CacheManager:
         return sorted(found, key=lambda image: -image.last_used)
 
     def blobs(self) -> list[StoredBlob]:
-        """The blobs: layers, configs and manifests, the last used first."""
+        """Return the blobs (layers, configs, manifests), the most recently used first."""
         return sorted(self._store.blobs(), key=lambda blob: -blob.last_used)
 
     def finished(self) -> list[ListedImage]:
-        """The finished images, the last used first."""
+        """Return the finished images, the most recently used first."""
         pins = self._pins.active()
         found = [
             ListedImage(
@@ -103,7 +103,7 @@ class CacheManager:
         return sorted(found, key=lambda image: -image.last_used)
 
     def usage(self) -> Usage:
-        """What the cache takes on its disk."""
+        """Return the disk usage of the cache."""
         usage = Usage(index_bytes=self._orphans.size_of("index"), trash_bytes=self._orphans.size_of("trash"))
         for blob in self._store.blobs():
             usage.blobs += 1
@@ -124,18 +124,18 @@ class CacheManager:
         max_pin_seconds: float = MAX_PIN_SECONDS,
         dry_run: bool = False,
     ) -> Removed:
-        """Removes leftovers, and blobs and finished images by age and by size, the longest unused first.
+        """Remove leftovers, and the least recently used blobs and finished images, by age and total size.
 
-        Leftovers are also the stagings of this user's killed pulls, wherever they are.
+        Leftovers include the stagings of this user's killed pulls, at any path.
 
-        A pull that reads a removed blob reads on; one that comes later fetches it again. Unfinished blobs that somebody
-        is writing stay, and so do finished images that somebody holds, with their manifests and configs.
+        A running pull keeps reading a removed blob; a later pull fetches it again. Partial blobs that are being written
+        stay. So do pinned images, with their manifests and configs.
 
         Args:
-            max_size: of all blobs and finished images together, in bytes, afterwards.
-            max_age_seconds: since a blob or image was used last.
-            max_pin_seconds: since an image was pinned; nobody is taken to hold it for longer.
-            dry_run: only say what would go.
+            max_size: largest total size of blobs and finished images afterwards, in bytes.
+            max_age_seconds: largest time since the last use.
+            max_pin_seconds: age at which a pin no longer counts.
+            dry_run: remove nothing, only report.
         """
         removed, now = Removed(), time.time()
         patience = _ORPHAN_SECONDS if max_age_seconds is None else min(_ORPHAN_SECONDS, max_age_seconds)
@@ -167,17 +167,17 @@ class CacheManager:
         return removed
 
     def verify(self, *, dry_run: bool = False, on_blob: Callable[[StoredBlob, bool], None] | None = None) -> Verified:
-        """Reads and hashes everything; what is not what its name says is taken out of the cache.
+        """Read and hash everything, and remove corrupt entries from the cache.
 
         Args:
-            dry_run: only say what is damaged.
-            on_blob: told of each blob, and whether it is sound.
+            dry_run: remove nothing, only report.
+            on_blob: called with each blob and whether it is sound.
         """
         found, buffer = Verified(), bytearray(_READ_SIZE)
         for blob in self._store.blobs():
             sound = self._is_sound(blob, memoryview(buffer), found, dry_run)
             if sound is None:
-                continue  # gone meanwhile
+                continue  # removed meanwhile
             found.blobs += 1
             found.size += blob.size
             if not sound:
@@ -211,17 +211,17 @@ class CacheManager:
                 remove_ref(self._store.files, name)
 
     def remove(self, name: str, *, dry_run: bool = False) -> Removed:
-        """Removes an image by reference, with what no other reference needs of it, or by digest a blob.
+        """Remove an image by reference, with all that no other reference needs, or a blob by digest.
 
-        A digest may be cut short to its first six or more digits, with or without its algorithm, as listings show it.
-        A name that may be both is a reference if the cache knows that.
+        A digest may be shortened to its first six or more digits, with or without its algorithm, as listings show it. A
+        name that may be both is a reference if the cache knows that reference.
 
-        Of an image that is its blobs and finished images, and of the manifest that a digest names its finished images,
-        too. Those that somebody holds stay, with their manifests and configs and what names them.
+        An image consists of its blobs and finished images. For the digest of a manifest, the finished images are
+        removed, too. Pinned images stay, with their manifests, configs and references.
 
         Raises:
-            InvalidReference, InvalidDigest: ``name`` is neither, or the beginning of several digests.
-            NotFound: the cache has no such thing.
+            InvalidReference, InvalidDigest: ``name`` is neither, or the prefix of several digests.
+            NotFound: the cache has no such entry.
         """
         removed, mine = Removed(), list[Ref]()
         by_digest = {blob.digest: blob for blob in self._store.blobs()}
@@ -256,20 +256,20 @@ class CacheManager:
         return removed
 
     def _find_digest(self, name: str, match: re.Match[str] | None, blobs: Iterable[Digest]) -> Digest | None:
-        """Return the digest of the cache that a name is, or begins; None if it has not the form of one."""
+        """Return the cached digest that a name is or begins; None if the name does not have the form of a digest."""
         if match is None:
             return Digest.parse(name) if name.startswith(("sha256:", "sha512:")) else None
         known = {*blobs, *(image.key.manifest for image in self._images.all())}
         algorithm, digits = match["algorithm"], match["digits"]
         found = [one for one in known if one.encoded.startswith(digits) and algorithm in (None, one.algorithm)]
         if len(found) > 1:
-            raise InvalidDigest(name, f"{len(found)} digests of the cache begin like this")
+            raise InvalidDigest(name, f"{len(found)} digests in the cache begin like this")
         if not found and algorithm is not None and len(digits) in _FULL_LENGTHS:
             return Digest.parse(name)
         return found[0] if found else None
 
     def _documents_in_use(self, max_pin_seconds: float = MAX_PIN_SECONDS) -> set[Digest]:
-        """Manifests, configs and indexes of the finished images that somebody holds, or is having made."""
+        """Return manifests, configs and indexes of the finished images that are pinned, even before they are built."""
         names = (name.partition(".")[0] for name in self._pins.active(max_pin_seconds))
         manifests = {digest for name in names for algorithm in ALGORITHMS if (digest := digest_of(algorithm, name))}
         found = set(manifests)
@@ -284,10 +284,10 @@ class CacheManager:
             removed.freed_bytes += blob.size
 
     def _remove_image(self, image: FinishedImage, removed: Removed, dry_run: bool, max_pin_seconds: float) -> None:
-        """Removes a finished image unless somebody holds it: who holds the lock waits for nobody who pins it now."""
+        """Remove a finished image unless it is pinned. Holding its lock makes later pins wait."""
         lock = self._images.lock(image.key)
         if not lock.try_acquire():
-            return  # somebody is looking at it
+            return  # in use
         try:
             if image.key.name in self._pins.active(max_pin_seconds):
                 removed.pinned.append(image.path)
@@ -298,7 +298,7 @@ class CacheManager:
             lock.release()
 
     def _is_sound(self, blob: StoredBlob, buffer: memoryview, found: Verified, dry_run: bool) -> bool | None:
-        """Whether a blob is sound, None if it is gone; a damaged seal beside a sound one is noted, and mended."""
+        """Return whether a blob is sound, None if it is gone. Damaged metadata of a sound blob is rewritten."""
         opened = self._store.open(blob.digest)
         if opened is None:
             return None
@@ -319,7 +319,7 @@ class CacheManager:
         return True
 
     def _digests(self, ref: Ref) -> list[Digest]:
-        """What an image consists of: its manifest, and as far as that is there, config and layers."""
+        """Return the digests of an image: its manifest and, if the manifest is present, config and layers."""
         manifest = self._manifest(ref.manifest)
         described: tuple[Descriptor, ...] = (manifest.config, *manifest.layers) if manifest else ()
         return list(dict.fromkeys([ref.top, ref.manifest, *(descriptor.digest for descriptor in described)]))

@@ -1,4 +1,4 @@
-"""What those who look after a cache are told."""
+"""Results of cache maintenance."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CachedImage:
-    """An image that the cache knows by name.
+    """An image that the cache knows by reference.
 
     Attributes:
-        reference, platform: as it was resolved.
-        digest: of its manifest.
-        size: of its layers, in bytes.
-        present: how much of that is in the cache.
-        finished: bytes of the finished images of it.
-        last_used: seconds since the epoch.
+        reference, platform: as resolved.
+        digest: digest of its manifest.
+        size: size of its layers, in bytes.
+        present: size of its layers in the cache, in bytes.
+        finished: size of its finished images, in bytes.
+        last_used: time of the last use, in seconds since the epoch.
     """
 
     reference: str
@@ -36,16 +36,16 @@ class CachedImage:
 
 @dataclass(frozen=True, slots=True)
 class ListedImage:
-    """A finished image, as a listing tells it.
+    """A finished image in a listing.
 
     Attributes:
-        path: of the file.
-        source: that it was made from first.
-        manifest, platform: of the image.
-        recipe: how it was made.
-        size: in bytes.
-        pins: who uses it.
-        last_used: seconds since the epoch.
+        path: path of the file.
+        source: source of the first build.
+        manifest, platform: manifest and platform of the image.
+        recipe: settings of the build.
+        size: size in bytes.
+        pins: its active pins.
+        last_used: time of the last use, in seconds since the epoch.
     """
 
     path: str
@@ -60,11 +60,11 @@ class ListedImage:
 
 @dataclass(slots=True)
 class Usage:
-    """What a cache takes on its disk.
+    """Disk usage of a cache.
 
     Attributes:
-        blobs, partial, images: numbers of complete and of unfinished blobs, and of finished images.
-        blob_bytes, partial_bytes, image_bytes, index_bytes, trash_bytes: what they take.
+        blobs, partial, images: numbers of complete and partial blobs, and of finished images.
+        blob_bytes, partial_bytes, image_bytes, index_bytes, trash_bytes: their sizes on disk.
     """
 
     blobs: int = 0
@@ -78,17 +78,17 @@ class Usage:
 
     @property
     def total_bytes(self) -> int:
-        """All together."""
+        """Sum of all sizes."""
         return self.blob_bytes + self.partial_bytes + self.image_bytes + self.index_bytes + self.trash_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedImage:
-    """A finished image that was removed.
+    """A removed finished image.
 
     Attributes:
-        path: where it was.
-        size: in bytes.
+        path: former path.
+        size: size in bytes.
     """
 
     path: str
@@ -97,14 +97,14 @@ class RemovedImage:
 
 @dataclass(slots=True)
 class Removed:
-    """What was, or would be, removed.
+    """Entries that were removed, or would be in a dry run.
 
     Attributes:
-        blobs: their digests and sizes.
+        blobs: digests and sizes of blobs.
         images: paths and sizes of finished images.
-        pinned: paths of those that stay because somebody uses them.
-        stagings: paths of what killed pulls of this user had left beside their outputs.
-        freed_bytes: with partial blobs and leftovers, without stagings.
+        pinned: paths of finished images that stay because they are in use.
+        stagings: paths of staging directories that killed pulls of this user left beside their outputs.
+        freed_bytes: freed space, including partial blobs and leftovers, without stagings.
     """
 
     blobs: list[StoredBlob] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Removed:
     freed_bytes: int = 0
 
     def add(self, other: Removed) -> None:
-        """Counts what else was removed."""
+        """Add the entries of another result."""
         self.blobs += other.blobs
         self.images += other.images
         self.pinned += other.pinned
@@ -124,18 +124,18 @@ class Removed:
 
 @dataclass(slots=True)
 class Verified:
-    """What a verification found.
+    """Result of a verification.
 
     Attributes:
-        blobs, images: how many were read.
-        size: their bytes.
-        corrupt: digests of those that were not what their name says; they were taken out of the cache.
-        corrupt_indexes: of layers whose index was damaged; it was removed, and the next pull makes it again.
-        corrupt_seals: of sound blobs with a damaged seal, which is written anew.
-        corrupt_partials: of unfinished blobs with damaged ranges or records, which will be fetched again.
+        blobs, images: numbers of files read.
+        size: their total size in bytes.
+        corrupt: digests of blobs that did not match; they were removed from the cache.
+        corrupt_indexes: layers whose damaged index was removed; the next pull rebuilds it.
+        corrupt_seals: sound blobs whose damaged metadata was rewritten.
+        corrupt_partials: partial blobs with damaged ranges or records, which will be fetched again.
         corrupt_refs: names of damaged files in ``refs``; they were removed.
-        corrupt_images: paths of finished images that are not what they were when they were sealed; they were taken
-            out of the cache, and are made again when somebody wants them.
+        corrupt_images: paths of finished images that did not match their metadata; they were removed from the cache,
+            and are rebuilt on demand.
     """
 
     blobs: int = 0
@@ -155,6 +155,6 @@ class Verified:
 
     @property
     def damaged(self) -> int:
-        """How many things were damaged."""
+        """Number of damaged entries."""
         layers = (self.corrupt, self.corrupt_indexes, self.corrupt_seals, self.corrupt_partials)
         return sum(len(digests) for digests in layers) + len(self.corrupt_refs) + len(self.corrupt_images)

@@ -1,11 +1,11 @@
-"""Where pulls of this user have their stagings, so that what a killed one leaves can be found and removed.
+"""Records of the staging directories of this user's pulls, for finding what a killed pull left.
 
 ::
 
-    <root>/v1/stagings/[user-<number>/]<number>    a line of JSON: the process, and where its staging is
+    <root>/v1/stagings/[user-<number>/]<number>    a line of JSON: the process, and the place of its staging
 
-The next pull to the same destination removes such stagings, too; these records are for destinations that no pull has
-again. Every method blocks.
+The next pull to the same destination removes such stagings, too. The records serve destinations without a next pull.
+Every method blocks.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
     from fastpull.cache.files import CacheFiles
 
 STAGING_MARK = b".fastpull-"
-"""Stands in the name of every staging between the destination's and a number of its own."""
+"""Part of the name of every staging, between the name of the destination and a number."""
 
 _DIRECTORY = "stagings"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAX_RECORD_SECONDS = 30 * 86400.0
-"""A record of another host is dropped after so long: nothing tells whether its process has ended."""
+"""Age at which a record of another host is dropped; nothing tells whether its process has ended."""
 
 
 class StagingRecords:
-    """The records of a cache.
+    """The staging records of a cache.
 
     Args:
-        files: of the cache.
+        files: files of the cache.
     """
 
     def __init__(self, files: CacheFiles) -> None:
         self._files = files
 
     def add(self, directory: bytes, prefix: bytes) -> str | None:
-        """Record where this process makes a staging; None where the cache cannot be written to.
+        """Record the place of a staging of this process; return None if the cache is not writable.
 
         Args:
-            directory: path of the directory that it is in, without symbolic links.
-            prefix: of its name.
+            directory: path of the parent directory, without symbolic links.
+            prefix: prefix of the staging's name.
 
         Returns:
-            The path of the record, for `forget`.
+            The path of the record, for `remove`.
         """
         owner = asdict(Owner.me(has_flock=False, is_suspect=False))
         path = os.path.join(self._files.user_directory(_DIRECTORY), secrets.token_hex(16))
@@ -70,7 +70,7 @@ class StagingRecords:
         return path
 
     def remove(self, path: str) -> None:
-        """Remove a record: its staging is gone."""
+        """Remove a record whose staging is gone."""
         with contextlib.suppress(CacheError):
             self._files.unlink(path)
 
@@ -87,11 +87,11 @@ class StagingRecords:
         return removed
 
     def _own(self) -> Iterator[tuple[str, Any, float]]:
-        """Path, value and age of each record of this user; None as the value of what is no record."""
+        """Iterate over this user's records as (path, value, age); the value of a damaged record is None."""
         directory = self._files.user_directory(_DIRECTORY)
         for name in self._files.names(*os.path.relpath(directory, self._files.root).split(os.sep)):
             path = os.path.join(directory, name)
-            with contextlib.suppress(CacheError):  # another user's
+            with contextlib.suppress(CacheError):  # another user owns it
                 found = self._files.read_with_state(path)
                 if found is not None and found[1].st_uid == os.geteuid():
                     value = None
@@ -101,11 +101,13 @@ class StagingRecords:
 
 
 def remove_stale(directory_fd: int, pattern: re.Pattern[bytes]) -> list[bytes]:
-    """Remove this user's stagings whose process has ended, and return their names; what cannot be removed stays.
+    """Remove this user's stagings whose process has ended, and return their names.
+
+    Stagings that cannot be removed stay.
 
     Args:
-        directory_fd: of the directory that they are in, open for listing.
-        pattern: of their names.
+        directory_fd: descriptor of the parent directory, open for listing.
+        pattern: pattern of the names.
     """
     removed = list[bytes]()
     for name in map(os.fsencode, os.listdir(directory_fd)):
@@ -123,12 +125,12 @@ def remove_stale(directory_fd: int, pattern: re.Pattern[bytes]) -> list[bytes]:
 
 
 def staging_pattern(prefix: bytes) -> re.Pattern[bytes]:
-    """Return the pattern of the names of stagings with a prefix."""
+    """Return the pattern of staging names with a prefix."""
     return re.compile(re.escape(prefix) + rb"[0-9a-f]{8}", re.DOTALL)
 
 
 def _owner(value: Any) -> Owner | None:
-    """The process of a record; None for what is no record."""
+    """Return the owner of a record; None if the record is damaged."""
     try:
         owner = Owner.from_bytes(checksummed_json.to_bytes(value["owner"]))
         bytes.fromhex(value["folder"])
@@ -143,10 +145,10 @@ def _remove_stagings(directory: bytes, prefix: bytes) -> list[str]:
         with cache_errors(), contextlib.ExitStack() as stack:
             opened = stack.enter_context(CacheDirectory.at("/"))
             for name in os.fsdecode(directory).split("/"):
-                if name:  # without following links: the path had none
+                if name:  # the recorded path has no symbolic links
                     opened = stack.enter_context(opened.subdirectory(name))
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=opened.fd)
             stack.callback(os.close, fd)
             return [os.fsdecode(os.path.join(directory, name)) for name in remove_stale(fd, staging_pattern(prefix))]
     except (CacheError, ValueError):
-        return []  # the directory is gone, or another one by now
+        return []  # the directory is gone or replaced

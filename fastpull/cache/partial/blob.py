@@ -1,9 +1,10 @@
-"""A blob on its way into the cache: written in any order, read from the front while it grows."""
+"""A blob being written to the cache: in any order, while a reader follows from the front."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import stat
@@ -17,7 +18,7 @@ from fastpull.cache.directory import NotAFile
 from fastpull.cache.errors import cache_errors
 from fastpull.cache.files import unique
 from fastpull.cache.partial.extents import Extents
-from fastpull.cache.partial.journal import DATA, JOURNAL, RECORD_SIZE, Record, holds, read_records, replace_records
+from fastpull.cache.partial.journal import DATA, JOURNAL, RECORD_SIZE, Record, matches, read_records, replace_records
 from fastpull.concurrency.threads import Aborted
 from fastpull.concurrency.writes import flush, pwrite_all
 from fastpull.errors import CacheError, LockLost
@@ -29,18 +30,21 @@ if TYPE_CHECKING:
     from fastpull.cache.locking.file_lock import FileLock
     from fastpull.oci.digest import Digest
 
+_log = logging.getLogger(__name__)
+
 _CHECK_SIZE = 1 << 20
 
 
 class PartialBlob:
-    """The bytes of one blob that have come so far, in a data file with its journal.
+    """The bytes of one blob received so far: a data file and its journal.
 
-    Made by `Cache.begin`, whose lock it holds: there is one at a time for each digest. Writers and the reader may be on
-    different threads. A range that was written is never written again, so what the reader has hashed is what is kept.
+    `Store.begin` creates it and passes it the lock, so there is one per digest at a time. Writers and the reader may
+    run on different threads. No range is ever written twice, so the bytes that the reader has hashed are the bytes that
+    are kept.
 
     Attributes:
-        digest, size: of the blob.
-        resumed: how many bytes an earlier process had left.
+        digest, size: digest and size of the blob.
+        resumed: number of bytes that an earlier process had left.
     """
 
     def __init__(self, files: CacheFiles, digest: Digest, size: int, lock: FileLock) -> None:
@@ -56,34 +60,40 @@ class PartialBlob:
         self._failure: BaseException | None = None
         self._data = self._journal = -1
 
+    def __repr__(self) -> str:
+        with self._changed:
+            gaps, total = len(list(self._extents.gaps(self.size))), self._extents.total
+        state = "closed" if self._data < 0 else "failed" if self._failure else "open"
+        return f"<PartialBlob {self.digest}: {total} of {self.size} bytes, {gaps} gaps, {state}>"
+
     @property
     def data_path(self) -> str:
-        """Where the bytes are."""
+        """Path of the data file."""
         return f"{self.path}/{DATA}"
 
     @property
     def journal_path(self) -> str:
-        """Where it stands which of them are there."""
+        """Path of the journal."""
         return f"{self.path}/{JOURNAL}"
 
     @property
     def directory(self) -> CacheDirectory:
-        """The directory of the two files, open from `resume` to `close`."""
-        assert self._directory is not None, "it was resumed"
+        """The directory of both files, open from `resume` to `close`."""
+        assert self._directory is not None, "resume() has been called"
         return self._directory
 
     def resume(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Takes over what an earlier process has left, as far as its fingerprints still fit.
+        """Take over the bytes that an earlier process has left and whose fingerprints still match.
 
-        What is another user's is copied: nobody writes into anybody else's files. So is what somebody may still have
-        open who lost the lock.
+        A data file of another user is copied, because users never write into each other's files. The same matches for a
+        file that a suspect former owner of the lock may still have open.
 
         Args:
-            is_stopped: asked now and then whether to give up.
+            is_stopped: polled now and then; a true result aborts.
 
         Raises:
-            Aborted: it was.
-            CacheError: the files cannot be read, or the filesystem has no room for the rest.
+            Aborted: ``is_stopped`` returned true.
+            CacheError: the files cannot be read, or there is not enough free space for the rest.
         """
         with self._errors():
             directory, mode = self._open_directory(), self._files.mode
@@ -95,7 +105,7 @@ class PartialBlob:
             for record in records:
                 if is_stopped():
                     raise Aborted
-                if holds(self._data, record, scratch):
+                if matches(self._data, record, scratch):
                     sound.append(record)
                     self._extents.add(record.offset, record.offset + record.length)
             if not self._can_append(len(sound)):
@@ -104,6 +114,7 @@ class PartialBlob:
             self.resumed = self._extents.total
             self._check_room()
             os.ftruncate(self._data, self.size)
+        _log.debug("resumed %r", self)
 
     def _open_directory(self) -> CacheDirectory:
         if self._directory is None:
@@ -111,17 +122,17 @@ class PartialBlob:
         return self._directory
 
     def _can_append(self, count: int) -> bool:
-        """Whether the journal is nobody else's, and of so many records that are all true, or not there."""
+        """Return whether the journal is missing, or belongs to this process alone and matches only sound records."""
         state = self.directory.lookup(JOURNAL)
         if state is None:
             return True
-        is_own = _is_only_ours(state) and not self._lock.is_suspect
+        is_own = _belongs_to_us_alone(state) and not self._lock.is_suspect
         return is_own and state.st_size == count * RECORD_SIZE
 
     def _adopt(self, records: list[Record], is_stopped: Callable[[], bool]) -> None:
-        """Put a copy that belongs to this user in the place of a data file that somebody else may write to.
+        """Replace a data file that other processes may write to by a copy owned by this user.
 
-        Whatever else stands there, which is no file, goes.
+        Anything that is not a file is removed.
         """
         try:
             source = self.directory.open(DATA)
@@ -131,7 +142,7 @@ class PartialBlob:
             self.directory.remove(DATA)
             return
         try:
-            if self._lock.is_suspect or not _is_only_ours(os.fstat(source)):
+            if self._lock.is_suspect or not _belongs_to_us_alone(os.fstat(source)):
                 _copy_file(source, self.directory, records, self._files.mode, is_stopped)
         finally:
             os.close(source)
@@ -140,32 +151,35 @@ class PartialBlob:
         state = os.fstatvfs(self._data)
         free, missing = state.f_bavail * state.f_frsize, self.size - self.resumed
         if missing > free:
-            reason = f"{missing} bytes are to come, {free} are free"
+            reason = f"{missing} bytes are missing, {free} are free"
             raise CacheError(self.data_path, f"no space left on device ({reason})", errno.ENOSPC)
 
     # --- writing
 
     def gaps(self) -> list[tuple[int, int]]:
-        """The ranges that have not been written, as (start, stop)."""
+        """Return the ranges still missing, as (start, stop)."""
         with self._changed:
             return list(self._extents.gaps(self.size))
 
     @property
     def written(self) -> int:
-        """How many bytes are there, in whatever places."""
+        """Number of bytes present, in any ranges."""
         with self._changed:
             return self._extents.total
 
     def write(self, offset: int, pieces: Sequence[bytes | memoryview]) -> None:
-        """Writes consecutive pieces at ``offset``, and remembers them in the journal. Blocks; call it off the loop.
+        """Write consecutive pieces at ``offset``, and record them in the journal. Blocks; call it off the event loop.
 
         Raises:
-            CacheError: the filesystem refuses; nothing is remembered then.
+            CacheError: the filesystem refuses; nothing is recorded.
+            ValueError: a part of the range was written before.
         """
         length = sum(map(len, pieces))
         with self._changed:
             if self._extents.overlap(offset, offset + length):
-                raise ValueError(f"bytes {offset} to {offset + length} are partly there, and may be verified already")
+                raise ValueError(
+                    f"bytes {offset} to {offset + length} overlap bytes that are already present and may be verified"
+                )
         hasher = xxhash.xxh3_64()
         for piece in pieces:
             hasher.update(piece)
@@ -178,7 +192,7 @@ class PartialBlob:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Says that no more bytes will come: a reader gets ``error``, at once, whatever is there already."""
+        """Declare that no more bytes will come. Readers raise ``error`` at once, even for bytes already present."""
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
@@ -186,10 +200,10 @@ class PartialBlob:
     # --- reading
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
-        """Reads from the front as far as it has grown; waits for the first byte. Nothing at the blob's end.
+        """Read bytes from the contiguous front part; wait for the first one. Return 0 at the end of the blob.
 
         Raises:
-            FastpullError: what `fail` was told.
+            FastpullError: the error passed to `fail`.
             CacheError: the data file cannot be read.
         """
         with self._changed:
@@ -200,21 +214,21 @@ class PartialBlob:
         with self._errors():
             return os.preadv(self._data, [buffer[:available]], offset) if available > 0 else 0
 
-    # --- the end
+    # --- completion
 
     def sync(self) -> None:
-        """Waits until the bytes are on their disk."""
+        """Wait until the bytes are on disk."""
         with self._errors():
             os.fdatasync(self._data)
 
     def take(self, mode: int) -> str:
-        """Takes the complete data file out of everybody's reach, and returns its new name in the directory.
+        """Move the complete data file out of reach of other processes, and return its new name in the directory.
 
         Args:
-            mode: that it is to have.
+            mode: new mode of the file.
 
         Raises:
-            LockLost: the file of that name is somebody else's by now.
+            LockLost: the file of that name belongs to another process by now.
         """
         private = f".{DATA}.{unique()}.{secrets.token_hex(8)}"
         with self._errors():
@@ -222,15 +236,15 @@ class PartialBlob:
             os.fchmod(self._data, mode)
             flush(self._data)
             self.directory.rename(DATA, self.directory, private)
-            # whatever happened between check and rename, now it is known which file this is
+            # the lock may have been lost since the check; the rename tells which file this is
             found = self.directory.lookup(private)
             if found is None or not os.path.samestat(os.fstat(self._data), found):
                 self.directory.rename(private, self.directory, DATA)
-                raise LockLost(self.data_path, "somebody else has taken over this blob")
+                raise LockLost(self.data_path, "another process has taken over this blob")
         return private
 
     def discard(self) -> None:
-        """Removes the bytes and the journal, unless somebody else has taken over, and gives the lock back."""
+        """Remove bytes and journal unless another process has taken over, and release the lock."""
         with self._errors(), contextlib.suppress(LockLost):
             self._lock.check()
             for name in (JOURNAL, DATA):
@@ -238,8 +252,8 @@ class PartialBlob:
         self.close()
 
     def close(self) -> None:
-        """Gives the lock back and keeps what is there for the next process. May be called twice."""
-        self.fail(CacheError(self.data_path, "closed while it was read"))
+        """Release the lock, and keep the bytes for the next process. May be called twice."""
+        self.fail(CacheError(self.data_path, "the partial blob was closed during a read"))
         for fd in (self._data, self._journal):
             if fd >= 0:
                 os.close(fd)
@@ -252,17 +266,18 @@ class PartialBlob:
             self._lock.release()
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
+        """Translate OSError into CacheError."""
         return cache_errors(default=self.data_path)
 
 
 def is_damaged(directory: CacheDirectory, *, mend: bool) -> bool:
-    """Whether ranges are not what the journal says; the caller holds the lock.
+    """Return whether ranges differ from the journal. The caller matches the lock.
 
-    A torn record at the end is what a kill leaves, and no damage.
+    A torn record at the end is the normal trace of a kill, and not damage.
 
     Args:
-        directory: of the unfinished blob.
-        mend: leave in the journal only what is true.
+        directory: directory of the partial blob.
+        mend: keep only sound records in the journal.
 
     Raises:
         OSError: the files cannot be read or written.
@@ -278,7 +293,7 @@ def is_damaged(directory: CacheDirectory, *, mend: bool) -> bool:
         return True
     try:
         records = read_records(directory, os.fstat(data).st_size)
-        sound = [record for record in records if holds(data, record, scratch)]
+        sound = [record for record in records if matches(data, record, scratch)]
     finally:
         os.close(data)
     if journal is None:
@@ -289,25 +304,25 @@ def is_damaged(directory: CacheDirectory, *, mend: bool) -> bool:
     return damaged
 
 
-def _is_only_ours(state: os.stat_result) -> bool:
-    """Whether a file is this user's, and has no other name that somebody could have lent it."""
+def _belongs_to_us_alone(state: os.stat_result) -> bool:
+    """Return whether a file belongs to this user and has no second hard link."""
     return stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_nlink == 1
 
 
 def _copy_file(
     source: int, directory: CacheDirectory, records: list[Record], mode: int, is_stopped: Callable[[], bool]
 ) -> None:
-    """Put a copy of a data file in its place.
+    """Replace a data file by a copy.
 
     Args:
-        source: of the copy.
-        directory: of the data file.
-        records: of what is copied; the rest of the copy is a hole.
-        mode: of a directory whose permissions the copy takes over.
-        is_stopped: asked now and then whether to give up.
+        source: descriptor of the original.
+        directory: directory of the data file.
+        records: ranges to copy; the rest of the copy is a hole.
+        mode: mode of a directory, whose permissions the copy takes over.
+        is_stopped: polled now and then; a true result aborts.
 
     Raises:
-        Aborted: it was; nothing has changed.
+        Aborted: ``is_stopped`` returned true; nothing has changed.
         OSError: the system refuses.
     """
     draft = f".{DATA}.{unique()}"
@@ -332,7 +347,7 @@ def _copy(source: int, target: int, record: Record, is_stopped: Callable[[], boo
 
 
 def _open(directory: CacheDirectory, name: str, flags: int, mode: int) -> int:
-    """Opens a file, and makes it with the permissions that a directory of ``mode`` would have it."""
+    """Open a file; create it, if missing, with the permissions of a directory of ``mode``."""
     try:
         fd = directory.create(name, flags)
     except FileExistsError:

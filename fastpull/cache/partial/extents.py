@@ -1,4 +1,4 @@
-"""Sets of byte ranges: which parts of a blob are there."""
+"""Sets of byte ranges: the parts of a blob that are present."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class Extents:
-    """Disjoint, sorted half-open ranges ``[start, stop)``; neighbours that touch become one."""
+    """Disjoint, sorted half-open ranges ``[start, stop)``. Adjacent ranges are merged."""
 
     __slots__ = ("_starts", "_stops")
 
@@ -16,7 +16,7 @@ class Extents:
         self._stops: list[int] = []
 
     def add(self, start: int, stop: int) -> None:
-        """Adds a range; what was there already stays."""
+        """Add a range; it may overlap ranges already present."""
         if start >= stop:
             return
         first = bisect_left(self._stops, start)
@@ -28,16 +28,16 @@ class Extents:
         self._stops[first:last] = [stop]
 
     def overlap(self, start: int, stop: int) -> bool:
-        """Whether any byte of a range is there."""
+        """Return whether any byte of a range is present."""
         after = bisect_right(self._stops, start)
         return after < len(self._starts) and self._starts[after] < stop
 
     def prefix(self) -> int:
-        """How far the ranges reach from 0 without a gap."""
+        """Return the end of the contiguous part from 0."""
         return self._stops[0] if self._starts and self._starts[0] == 0 else 0
 
     def gaps(self, size: int) -> Iterator[tuple[int, int]]:
-        """The ranges within ``[0, size)`` that are not there."""
+        """Iterate over the missing ranges within ``[0, size)``."""
         at = 0
         for start, stop in self:
             if start > at:
@@ -50,7 +50,7 @@ class Extents:
 
     @property
     def total(self) -> int:
-        """How many bytes are there."""
+        """Number of bytes present."""
         return sum(self._stops) - sum(self._starts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

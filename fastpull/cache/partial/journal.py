@@ -1,8 +1,8 @@
-"""The journal of a partial blob: which ranges of it are written, and what they hash to.
+"""The journal of a partial blob: the ranges written, with their fingerprints.
 
 A file of records of 32 bytes, each four little-endian 64-bit integers: offset, length, the XXH3-64 fingerprint of the
-range, and the fingerprint of those three. A record is appended after its range was written, so that a killed process
-leaves nothing worse than a missing or torn record at the end. What a power cut leaves is found by the fingerprints.
+range, and the fingerprint of those three. A record is appended after its range is written. So a killed process leaves
+at worst a missing or torn record at the end, and the fingerprints detect the damage of a power cut.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FIELDS = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<QQQQ")
 
 RECORD_SIZE = _RECORD.size
-"""Of each record, in bytes."""
+"""Size of a record, in bytes."""
 
 DATA, JOURNAL = "data", "journal"
-"""Names of the two files in a partial blob's directory."""
+"""Names of the two files in the directory of a partial blob."""
 
-_MAX_SIZE = 64 << 20  # ranges of a terabyte
+_MAX_SIZE = 64 << 20  # enough for a terabyte
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Record:
     """One range of the data file.
 
     Attributes:
-        offset, length: in bytes.
+        offset, length: position of the range, in bytes.
         fingerprint: XXH3-64 of the range.
     """
 
@@ -45,13 +45,13 @@ class Record:
     fingerprint: int
 
     def to_bytes(self) -> bytes:
-        """The record as it stands in the file."""
+        """Return the record as stored in the file."""
         fields = _FIELDS.pack(self.offset, self.length, self.fingerprint)
         return fields + xxhash.xxh3_64_intdigest(fields).to_bytes(8, "little")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
-        """Reads a record; None for one that is not as it was written."""
+        """Parse a record; return None if it is damaged."""
         *fields, check = _RECORD.unpack(data)
         if xxhash.xxh3_64_intdigest(data[: _FIELDS.size]) != check:
             return None
@@ -59,15 +59,15 @@ class Record:
 
 
 def replace_records(directory: CacheDirectory, records: list[Record], mode: int) -> None:
-    """Write a journal anew: after a death it is the old one or the new one.
+    """Rewrite a journal atomically.
 
     Args:
-        directory: of the partial blob.
-        records: of the new journal.
-        mode: permissions of the new journal.
+        directory: directory of the partial blob.
+        records: records of the new journal.
+        mode: mode of the new journal.
     """
     draft = f"{JOURNAL}.new"
-    directory.remove(draft)  # a dead process's, perhaps another user's
+    directory.remove(draft)  # left by a dead process, perhaps of another user
     fd = directory.create(draft, os.O_WRONLY)
     try:
         os.fchmod(fd, mode)
@@ -78,15 +78,15 @@ def replace_records(directory: CacheDirectory, records: list[Record], mode: int)
 
 
 def read_records(directory: CacheDirectory, size: int) -> list[Record]:
-    """Read the records of a partial blob's journal as `parse_records` does; none where there is no journal."""
+    """Read the journal of a partial blob as `parse_records` does; return no records if it is missing."""
     found = directory.read(JOURNAL, _MAX_SIZE)
     return parse_records(found[0], size) if found is not None else []
 
 
 def parse_records(content: bytes, size: int) -> list[Record]:
-    """Return the sound records of a journal that lie within a blob of ``size`` bytes, by offset.
+    """Return the sound records of a journal within a blob of ``size`` bytes, by offset.
 
-    No two of them overlap: no range is written twice, and a forged journal must not have one read again and again.
+    Overlapping records are dropped: no range is written twice, and a forged journal must not cause repeated reads.
     """
     cut = len(content) - len(content) % _RECORD.size
     found = (Record.from_bytes(content[at : at + _RECORD.size]) for at in range(0, cut, _RECORD.size))
@@ -99,8 +99,8 @@ def parse_records(content: bytes, size: int) -> list[Record]:
     return records
 
 
-def holds(fd: int, record: Record, buffer: bytearray) -> bool:
-    """Whether a data file still holds what a record says; ``buffer`` is scratch space."""
+def matches(fd: int, record: Record, buffer: bytearray) -> bool:
+    """Return whether a data file still matches a record; ``buffer`` is scratch space."""
     hasher, at, end = xxhash.xxh3_64(), record.offset, record.offset + record.length
     view = memoryview(buffer)
     while at < end:
