@@ -1,1 +1,1 @@
-"""Sources: who can say what a reference is, and give its blobs."""
+"""Sources: they resolve references to images, and provide the blobs."""

@@ -1,7 +1,7 @@
-"""Tar archives whose members are read where they lie, by offset.
+"""Tar archives whose members are read in place, by offset.
 
-An index of the members is made in one pass that reads the headers and skips what lies between them. A compressed
-archive is decompressed once, into a nameless file of the cache.
+One pass reads the headers, skips the content, and indexes the members. A compressed archive is decompressed once, into
+a nameless file of the cache.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
 
 MAX_MEMBERS = 100_000
-"""Of an archive; an image has some hundreds."""
+"""Largest number of members of an archive; an image has some hundreds."""
 
-_NO_LIMIT = replace(DEFAULT_LIMITS, max_layer_size=(1 << 63) - 1)  # what a member takes here is on the disk already
+_NO_LIMIT = replace(DEFAULT_LIMITS, max_layer_size=(1 << 63) - 1)  # the bytes of a member are on disk already
 _WINDOW = 64 << 10
 _NOTHING = bytes(16 << 20)
-_HOLES = "a member that is stored with holes"
+_HOLES = "a sparse member"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """An entry of an archive.
+    """A member of an archive.
 
     Attributes:
-        type: of the entry.
-        start, size: of its bytes in the archive's file.
-        target: of a link.
-        is_repeated: another entry has the same path.
+        type: type of the entry.
+        start, size: position of its content in the archive file.
+        target: target of a link.
+        is_repeated: whether another member has the same path.
     """
 
     type: EntryType
@@ -59,16 +59,16 @@ class Archive:
     """An open archive.
 
     Args:
-        name: for messages.
-        fd: of the uncompressed tar; closed by `close`.
-        is_stopped: asked now and then whether to give up.
+        name: name for messages.
+        fd: descriptor of the uncompressed tar, closed by `close`.
+        is_stopped: polled now and then; a true result aborts.
 
     Attributes:
-        known: what others have found out about it, for as long as it is open.
+        memo: derived data that sources keep while the archive is open.
 
     Raises:
-        MalformedDocument: it is no well-formed tar, or has too many members.
-        Aborted: it was to give up.
+        MalformedDocument: it is not a well-formed tar, or has too many members.
+        Aborted: ``is_stopped`` returned true.
     """
 
     def __init__(self, name: str, fd: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
@@ -79,26 +79,26 @@ class Archive:
 
     @property
     def name(self) -> str:
-        """What it is, for messages."""
+        """Name for messages."""
         return self._name
 
     def open(self, path: str) -> FileExtent:
-        """Finds a regular member; links within the archive are followed, one step; see `SourceFiles`.
+        """Open a regular member. Links within the archive are followed one step. See `SourceFiles`.
 
         Raises:
             NotFound: there is no such member.
-            MalformedDocument: it is something else than a file, its name stands twice, or its link leads astray.
+            MalformedDocument: it is not a file, its name is repeated, or its link leads out of the archive.
         """
         name = posixpath.normpath(path.encode("utf-8", "surrogatepass"))
         member = self._member(name)
         if member.type in (EntryType.SYMLINK, EntryType.HARDLINK):
             member = self._member(self._target(name, member))
         if member.type is not EntryType.FILE:
-            raise MalformedDocument(self.name, f"{path!r} is no file,")
+            raise MalformedDocument(self.name, f"{path!r} is not a file,")
         return FileExtent(self._fd, member.start, member.size, f"{path} of {self.name}")
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def _member(self, path: bytes) -> ArchiveMember:
@@ -106,7 +106,7 @@ class Archive:
         if member is None:
             raise NotFound(f"member {printable(path)!r}", self.name)
         if member.is_repeated:
-            raise MalformedDocument(self.name, f"the member {printable(path)!r} twice")
+            raise MalformedDocument(self.name, f"a repeated member {printable(path)!r}")
         return member
 
     def _target(self, path: bytes, member: ArchiveMember) -> bytes:
@@ -119,32 +119,32 @@ class Archive:
 
 
 def open_archive(name: str, path: str, store: Store, limits: Limits, is_stopped: Callable[[], bool]) -> Archive:
-    """Opens a file as an archive, decompressed if it is not a plain tar.
+    """Open a file as an archive, and decompress it if it is not a plain tar.
 
     Args:
-        name: for messages.
-        path: of the file.
-        store: the cache, where a decompressed copy is kept as long as the archive is open.
-        limits: how large that copy may be.
-        is_stopped: asked now and then whether to give up.
+        name: name for messages.
+        path: path of the file.
+        store: cache that holds a decompressed copy while the archive is open.
+        limits: limits of the size of the copy.
+        is_stopped: polled now and then; a true result aborts.
 
     Raises:
         NotFound: there is no such file.
-        MalformedDocument: it cannot be read, is no tar, or its compressed stream is corrupt.
+        MalformedDocument: it cannot be read, is not a tar, or its compressed stream is corrupt.
         LimitExceeded: its uncompressed size exceeds the limits.
-        CacheError: there is no room for the copy.
-        Aborted: it was to give up.
+        CacheError: there is no space for the copy.
+        Aborted: ``is_stopped`` returned true.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         raise NotFound("archive", path, "There is no such file") from None
     except OSError as error:
-        raise MalformedDocument(path, f"no readable file ({error.strerror})") from error
+        raise MalformedDocument(path, f"not a readable file ({error.strerror})") from error
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, fd)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise MalformedDocument(path, "no regular file")
+            raise MalformedDocument(path, "not a regular file")
         try:
             spool = decompressed(name, fd, store, limits, is_stopped)
         except DecompressError as error:
@@ -157,7 +157,7 @@ def open_archive(name: str, path: str, store: Store, limits: Limits, is_stopped:
 
 
 def archive_of(name: str, spool: Spool, is_stopped: Callable[[], bool]) -> Archive:
-    """Opens what was written into a spool as an archive, which then owns it; errors are those of `Archive`."""
+    """Open the content of a spool as an archive, which takes over its descriptor. Raise the errors of `Archive`."""
     fd = spool.detach()
     try:
         return Archive(name, fd, is_stopped)
@@ -170,7 +170,7 @@ def _read_members(name: str, fd: int, is_stopped: Callable[[], bool]) -> dict[by
     try:
         index, starts = _scan(name, fd, is_stopped)
     except TarError as error:
-        raise MalformedDocument(name, f"no well-formed tar ({error.reason} at byte {error.offset})") from error
+        raise MalformedDocument(name, f"not a well-formed tar ({error.reason} at byte {error.offset})") from error
     except LayerError as error:
         raise MalformedDocument(name, f"a tar with {printable(error.path)!r} ({error.reason})") from error
     except LimitExceeded as error:
@@ -179,16 +179,16 @@ def _read_members(name: str, fd: int, is_stopped: Callable[[], bool]) -> dict[by
     for number, path in enumerate(index.paths()):
         kind = EntryType(index.types[number])
         is_repeated = path in members and kind is not EntryType.DIRECTORY
-        start, size = starts.get(number, (0, 0))  # an entry without payload has no place
+        start, size = starts.get(number, (0, 0))  # an entry without content has no position
         members[path] = ArchiveMember(kind, start, size, index.link(number), is_repeated)
     return members
 
 
 def _scan(name: str, fd: int, is_stopped: Callable[[], bool]) -> tuple[LayerIndex, dict[int, tuple[int, int]]]:
-    """Feeds the scanner all headers; payload is not read, the scanner gets as much of nothing for it.
+    """Feed all headers to the scanner. Content is not read; the scanner gets zeros of the same length instead.
 
     Returns:
-        The entries, and for those with payload where it starts in the file, and its size there.
+        The entries, and for each entry with content its start and size in the file.
     """
     scanner = LayerScanner(name, _NO_LIMIT)
     size, at, seen = os.fstat(fd).st_size, 0, 0
@@ -200,7 +200,7 @@ def _scan(name: str, fd: int, is_stopped: Callable[[], bool]) -> tuple[LayerInde
         except OSError as error:
             raise MalformedDocument(name, f"unreadable bytes ({error.strerror})") from error
         if not chunk:
-            break  # it has become shorter: the scanner says so
+            break  # the file was truncated; the scanner raises the error
         spans = scanner.feed(chunk)
         for entry, place, length, _, _ in (spans[number] for number in range(len(spans))):
             start, known = starts.get(entry, (at + place, 0))
@@ -226,6 +226,6 @@ def _scan(name: str, fd: int, is_stopped: Callable[[], bool]) -> tuple[LayerInde
 
 
 def _is_within(starts: dict[int, tuple[int, int]], entry: int, at: int) -> bool:
-    """Whether the bytes of an entry, as far as they are known, reach to a place."""
+    """Return whether the content of an entry extends to an offset."""
     start, size = starts[entry]
     return start + size == at

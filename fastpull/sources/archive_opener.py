@@ -1,4 +1,4 @@
-"""Where archives are received and opened: on threads, so that the loop goes on."""
+"""Receiving and opening of archives on threads, off the event loop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOpener:
-    """Where archives are received and opened.
+    """The resources for receiving and opening archives.
 
     Attributes:
-        store: the cache, which holds them while they are needed.
-        executor: for blocking calls on files.
-        limits: how large they may be.
+        store: cache that holds them while they are in use.
+        executor: threads for blocking calls on files.
+        limits: limits of their size.
     """
 
     store: Store
@@ -31,15 +31,15 @@ class ArchiveOpener:
     limits: Limits
 
     async def open(self, open_it: Callable[[Callable[[], bool]], Archive]) -> Archive:
-        """Opens an archive on a thread; ``open_it`` is given what tells it to give up."""
+        """Open an archive on a thread. ``open_it`` gets the function that tells it to abort."""
         stopped = threading.Event()
         return await in_thread(
             self.executor, open_it, stopped.is_set, abort=stopped.set, dispose=lambda archive: archive.close()
         )
 
     async def receive(self, name: str, pieces: AsyncIterator[bytes]) -> Archive:
-        """Receives an archive, and opens it."""
-        from fastpull.sources.archive import archive_of  # noqa: PLC0415  # a registry's images need no archives
+        """Receive an archive into a spool, and open it."""
+        from fastpull.sources.archive import archive_of  # noqa: PLC0415  # not needed for registries
         from fastpull.sources.spool import Spool  # noqa: PLC0415
 
         spool = await in_thread(self.executor, Spool, name, self.store, self.limits, dispose=Spool.close)

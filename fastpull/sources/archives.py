@@ -1,4 +1,4 @@
-"""The archives that a client has open: each is indexed, and decompressed, once."""
+"""The open archives of a client. Each is indexed and decompressed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fastpull.sources.archive import Archive
 
-_MAX_IDLE = 4  # between the resolution of an image and the opening of its blobs nobody uses its archive
+_MAX_IDLE = 4  # an archive is idle between the resolution of its image and the opening of the blobs
 
 
 @dataclass(eq=False, slots=True)
@@ -22,7 +22,7 @@ class _Held:
 
 
 class Archives:
-    """Open archives, by what they were opened from. Those that nobody uses stay open until others take their place."""
+    """Open archives, by key. Unused archives stay open until others replace them."""
 
     def __init__(self) -> None:
         self._held: dict[Hashable, _Held] = {}
@@ -31,17 +31,17 @@ class Archives:
     async def use(
         self, key: Hashable, open_it: Callable[[], Awaitable[Archive]], *, anew: bool = False
     ) -> AsyncIterator[Archive]:
-        """Gives an archive for as long as the context lasts.
+        """Yield an archive for the duration of the context.
 
         Args:
-            key: of the archive.
-            open_it: opens it; of several who want it at the same time one does that.
-            anew: open it again, even if it is open: what it comes from may have changed.
+            key: key of the archive.
+            open_it: opens it; called once for concurrent users.
+            anew: open it again even if it is open, because its origin may have changed.
         """
         if anew:
             self._drop(key)
         held = self._held.pop(key, None) or _Held()
-        self._held[key] = held  # the last one used is the last in the order
+        self._held[key] = held  # most recently used last
         held.users += 1
         try:
             async with held.lock:
@@ -58,7 +58,7 @@ class Archives:
                 self._trim()
 
     def close(self) -> None:
-        """Closes all; nobody uses any."""
+        """Close all archives. None may be in use."""
         for key in list(self._held):
             self._drop(key)
 

@@ -1,4 +1,4 @@
-"""What every source can do, and the verified reading of what it gives."""
+"""The protocols of sources and blobs, and the verified reading of a blob."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 
 class Blob(Protocol):
-    """The bytes of one descriptor, readable from the front, perhaps while they still come.
+    """The bytes of one descriptor, readable from the front, possibly during the download.
 
     Attributes:
-        is_fresh: every byte comes from the source now, so that a wrong one is the source's fault and not the cache's.
-            Once it is rejected, this says whether there is no other place to get it from.
-        is_cached: the bytes were there already.
-        is_remote: what comes may be spoiled on its way, and another time not.
-        is_trusted: the cache vouches for the bytes without another look; only good for leaving them where they are.
+        is_fresh: every byte comes from the source now, so corrupt bytes are the fault of the source and not of the
+            cache. After `reject`, whether no other endpoint is left.
+        is_cached: all bytes were present at the start.
+        is_remote: transmission may corrupt the bytes, so another attempt may succeed.
+        is_trusted: the cache vouches for the bytes without a new verification; sufficient only for leaving them in
+            place.
     """
 
     is_fresh: bool
@@ -38,72 +39,72 @@ class Blob(Protocol):
 
     @property
     def present(self) -> int:
-        """Bytes that are on this machine already, in whatever places."""
+        """Number of bytes present on this machine, in any ranges."""
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
-        """Reads from ``offset``; blocks until a byte is there. Nothing at the end.
+        """Read bytes at ``offset``; block until there is at least one. Return 0 at the end.
 
         Raises:
-            FastpullError: the rest will not come.
+            FastpullError: the remaining bytes will not come.
         """
 
     def abort(self) -> None:
-        """Wakes a reader that is blocked; it gets an error."""
+        """Wake a blocked reader with an error."""
 
     async def accept(self, fingerprint: str) -> None:
-        """Says that the whole was read and its digest is right: a blob that is new to the cache is published.
+        """Confirm that the blob was read completely and its digest matches. A blob new to the cache is published.
 
         Args:
-            fingerprint: XXH3-64 of the whole, in hexadecimal.
+            fingerprint: XXH3-64 of the blob, in hexadecimal.
         """
 
     async def reject(self) -> None:
-        """Says that the bytes are wrong: they are removed from the cache."""
+        """Report that the bytes are corrupt. They are removed from the cache."""
 
 
 class Source(Protocol):
-    """A registry, a layout, an archive.
+    """A registry, a layout or an archive.
 
     Attributes:
-        identity: what a policy knows the image by.
+        identity: identity of the image for policies.
     """
 
     @property
     def identity(self) -> Identity:
-        """See above."""
+        """Identity of the image for policies."""
 
     async def resolve(self, platform: Platform) -> Image:
-        """Finds the image for a platform.
+        """Resolve the image for a platform.
 
         Raises:
             NotFound, NoMatchingPlatform, AccessDenied, UnsupportedMediaType, MalformedDocument, DigestMismatch.
         """
 
     def open_blob(self, descriptor: Descriptor, rank: int, part: TimingScope) -> AbstractAsyncContextManager[Blob]:
-        """Opens a blob; it begins to come at once.
+        """Open a blob, and start its download.
 
         Args:
-            descriptor: of the blob.
-            rank: of several blobs at once the lowest comes first.
-            part: counts where the time goes.
+            descriptor: descriptor of the blob.
+            rank: priority among several blobs; the lowest number comes first.
+            part: receives the timing.
         """
 
 
 class BlobReader(io.RawIOBase):
-    """Reads a blob from front to back, and hashes every byte on its way.
+    """A raw stream that reads a blob from front to back, and hashes every byte.
 
     Args:
-        blob: to be read.
-        descriptor: what it should be.
-        subject: what it is, for messages.
-        watch: of the thread that reads.
+        blob: blob to read.
+        descriptor: expected descriptor.
+        subject: name of the blob, for messages.
+        watch: timer of the reading thread.
 
     Attributes:
-        position: how many bytes were read.
+        position: number of bytes read.
     """
 
     chunk_size = 128 << 10
-    """At most so much at a time: it is hashed, and then inflated, while it is in the processor's cache."""
+    """Largest number of bytes per read, so that hashing and inflating find them in the processor's cache."""
 
     def __init__(self, blob: Blob, descriptor: Descriptor, subject: str, watch: LayerTimer) -> None:
         self._blob = blob
@@ -115,11 +116,11 @@ class BlobReader(io.RawIOBase):
         self.position = 0
 
     def readable(self) -> bool:
-        """As every raw stream says."""
+        """Return True, as a raw stream that can be read."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what every caller passes
-        """Reads the next bytes; blocks until there are some."""
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # every caller passes a memoryview
+        """Read the next bytes; block until there are some."""
         start, got = clock(), None
         try:
             size = self._blob.readinto(memoryview(buffer)[: self.chunk_size], self.position)
@@ -135,13 +136,13 @@ class BlobReader(io.RawIOBase):
         return size
 
     def verify(self) -> str:
-        """Reads what is left, and checks size and digest.
+        """Read the rest, and check size and digest.
 
         Returns:
             The XXH3-64 fingerprint of the blob, in hexadecimal.
 
         Raises:
-            SizeMismatch, DigestMismatch: it is not what the descriptor says.
+            SizeMismatch, DigestMismatch: the blob does not match its descriptor.
         """
         buffer = memoryview(bytearray(self.chunk_size))
         while self.readinto(buffer):

@@ -1,4 +1,4 @@
-"""The blobs that come through the cache: those that it has, and those that are coming into it."""
+"""Blobs read through the cache: cached ones, and those being downloaded into it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What the registry sources of one client share.
+    """The resources shared by the registry sources of one client.
 
     Attributes:
         store: the cache.
-        executor: for blocking calls on files.
-        budget: of memory.
-        settings: of the client.
-        on_event: told what happens.
+        executor: threads for blocking calls on files.
+        budget: memory budget.
+        settings: settings of the client.
+        on_event: receives events.
     """
 
     store: Store
@@ -37,12 +37,12 @@ class SourceContext:
 
     @property
     def sync(self) -> bool:
-        """Whether blobs are on their disk before they appear."""
+        """Whether blobs are on disk before they appear in the cache."""
         return self.settings.sync
 
 
 class CacheBlob:
-    """A blob that the cache has."""
+    """A blob present in the cache."""
 
     is_fresh = False
     is_cached = True
@@ -84,9 +84,9 @@ class DownloadingBlob:
     """A blob that is being downloaded into the cache.
 
     Args:
-        context: of the source.
-        partial: that grows.
-        mark_corrupt: called when the bytes of this pull are wrong; returns whether another endpoint is left.
+        context: resources of the source.
+        partial: partial blob that the download fills.
+        mark_corrupt: called for corrupt bytes of this pull; returns whether another endpoint is left.
     """
 
     is_cached = False

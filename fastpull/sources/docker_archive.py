@@ -1,8 +1,8 @@
-"""Docker's archives, as ``docker save`` and ``podman save`` write them: ``manifest.json``, a config, layers as tars.
+"""Docker archives, as ``docker save`` and ``podman save`` write them: ``manifest.json``, a config, layers as tars.
 
-They have neither a manifest with a digest nor blobs. Here a layer's blob is its tar as it stands in the archive: a
-plain one has its diff_id as digest, which is verified as it is read; a compressed one is hashed first. The manifest is
-made of config and layers, always the same of the same archive.
+They have neither a manifest with a digest nor blobs. Here, the blob of a layer is its tar as stored in the archive. A
+plain tar has its diff_id as digest, verified during reading; a compressed one is hashed first. The manifest is derived
+from config and layers, and is always the same for the same archive.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MAX_LAYERS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DockerArchiveReference:
-    """``FILE[:REF|:@NUMBER]``; the file's name ends at the first colon, as for skopeo and podman.
+    """``FILE[:REF|:@NUMBER]``. The file name ends at the first colon, as in skopeo and podman.
 
     Attributes:
-        path: of the archive.
-        wanted: a name that an image has in it, or ``@`` and its number, from 0; empty where it has one image.
+        path: path of the archive.
+        wanted: name of an image in it, or ``@`` and its number, from 0; empty for the only image.
     """
 
     path: str
@@ -56,10 +56,10 @@ class DockerArchiveReference:
 
     @classmethod
     def parse(cls, text: str) -> DockerArchiveReference:
-        """Reads what follows ``docker-archive:``.
+        """Parse the text after ``docker-archive:``.
 
         Raises:
-            InvalidReference: a part is empty or breaks its grammar.
+            InvalidReference: a part is empty or malformed.
         """
         path, colon, wanted = text.partition(":")
         if not path or (colon and not wanted):
@@ -77,10 +77,10 @@ class DockerArchiveReference:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """An image as an archive has it.
+    """An image in an archive.
 
     Attributes:
-        manifest, config: documents.
+        manifest, config: documents of the image.
         blobs: paths of the layers, by digest and size.
     """
 
@@ -90,20 +90,20 @@ class _Stored:
 
 
 Use = Callable[[bool], AbstractAsyncContextManager["Archive"]]
-"""Gives the archive for the time that it is needed; the argument is whether it is to be asked for anew."""
+"""Type of a function that returns a context with the archive. The argument demands to open it again."""
 
 
 class DockerArchiveSource:
     """An image in a docker archive, which is not trusted.
 
     Args:
-        name: of the source, as the user wrote it.
-        wanted: as in `DockerArchiveReference`.
-        use: gives the archive.
-        executor: for blocking calls on files.
+        name: source as the user wrote it.
+        wanted: see `DockerArchiveReference`.
+        use: provides the archive.
+        executor: threads for blocking calls on files.
 
     Attributes:
-        identity: see `fastpull.sources.base.Source`; of these transports a policy knows no scopes.
+        identity: see `fastpull.sources.base.Source`; policies have no scopes for these transports.
     """
 
     def __init__(self, name: str, wanted: str, use: Use, executor: Executor) -> None:
@@ -127,7 +127,7 @@ class DockerArchiveSource:
     async def open_blob(
         self,
         descriptor: Descriptor,
-        rank: int,  # noqa: ARG002  # nothing waits
+        rank: int,  # noqa: ARG002  # nothing to schedule
         part: TimingScope,  # noqa: ARG002
     ) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
@@ -135,7 +135,9 @@ class DockerArchiveSource:
             stored = await self._read(archive)
             path = stored.blobs.get((descriptor.digest, descriptor.size))
             if path is None:
-                raise NotFound(f"layer {descriptor.digest}", self._name, "It has changed since it was resolved")
+                raise NotFound(
+                    f"layer {descriptor.digest}", self._name, "The archive has changed since the image was resolved"
+                )
             with archive.open(path) as extent:
                 yield extent
 
@@ -155,7 +157,7 @@ def _read_image(archive: Archive, name: str, wanted: str, is_stopped: Callable[[
     try:
         manifest_json = archive.open("manifest.json")
     except NotFound as error:
-        advice = "It is no docker archive; an OCI layout in a tar is read by oci-archive:"
+        advice = "It is not a docker archive; use oci-archive: for an OCI layout in a tar"
         raise NotFound("member 'manifest.json'", error.where, advice) from None
     with manifest_json as extent:
         images = JsonDocument.parse_list(extent.document(), f"manifest.json of {name}")
@@ -211,7 +213,7 @@ def _is_tagged(image: JsonDocument, wanted: str) -> bool:
             if Reference.parse(tag) == reference:
                 return True
         except InvalidReference:
-            continue  # what nobody could ask for
+            continue  # a malformed name matches no request
     return False
 
 

@@ -1,4 +1,4 @@
-"""Images that docker's daemon on this machine has: it is asked for an archive, which is streamed into a spool."""
+"""Images of the docker daemon on this machine, exported as an archive that is streamed into a spool."""
 
 from __future__ import annotations
 
@@ -19,67 +19,65 @@ if TYPE_CHECKING:
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONNECT_SECONDS = 10.0
-_STALL_SECONDS = 600.0  # docker writes the whole image to its own disk before the first byte comes
+_STALL_SECONDS = 600.0  # docker writes the whole image to its own disk before it sends the first byte
 _CHUNK = 1 << 20
-_MAX_COMPLAINT = 64 << 10
+_MAX_ERROR_SIZE = 64 << 10
 
 
 def docker_socket() -> str:
-    """Where docker's daemon listens: ``DOCKER_HOST``, or the usual place.
+    """Return the path of the docker daemon's socket: from ``DOCKER_HOST``, or the default.
 
     Raises:
-        TransportError: it is no socket of this machine.
+        TransportError: it is not a socket on this machine.
     """
     host = os.environ.get("DOCKER_HOST") or f"unix://{_DOCKER_SOCKET}"
     if not host.startswith("unix://"):
-        advice = (
-            "docker-daemon: needs a unix socket; on the daemon's machine, docker save and docker-archive: do the same"
-        )
+        advice = "docker-daemon: needs a unix socket; use docker save on the daemon's machine, and docker-archive:"
         raise TransportError("the docker daemon", f"DOCKER_HOST is {host.partition('://')[0]}://…", advice, False)
     return host.removeprefix("unix://")
 
 
 async def export_from_docker(name: str, image: str, archive_opener: ArchiveOpener) -> Archive:
-    """Has docker's daemon save an image.
+    """Export an image from the docker daemon.
 
     Args:
-        name: of the source, for messages.
-        image: reference or id, as docker knows it.
-        archive_opener: receives it.
+        name: source, for messages.
+        image: reference or ID of the image in docker.
+        archive_opener: receives the archive.
 
     Raises:
         NotFound: the daemon has no such image.
-        TransportError: there is no daemon, or it stops answering.
-        UnexpectedAnswer: it refuses.
+        TransportError: there is no daemon, or it stops responding.
+        UnexpectedAnswer: the daemon refuses.
 
     Spec: Docker Engine API, ImageGet.
     """
     socket = docker_socket()
-    async with _answer_of_docker(socket, f"/images/{quote(image, safe='/:@')}/get") as answer:
-        if answer.status == 404:
-            raise NotFound(f"image {image!r}", f"the docker daemon at {socket}", "docker images shows what it has")
-        if answer.status != 200:
-            complaint = (await answer.content.read(_MAX_COMPLAINT)).decode("utf-8", "replace")
-            raise UnexpectedAnswer(f"the docker daemon at {socket}", " ".join(complaint.split())[:300], answer.status)
-        return await archive_opener.receive(name, _pieces_of_docker(answer, socket))
+    async with _get_from_docker(socket, f"/images/{quote(image, safe='/:@')}/get") as response:
+        if response.status == 404:
+            raise NotFound(f"image {image!r}", f"the docker daemon at {socket}", "docker images lists its images")
+        if response.status != 200:
+            detail = (await response.content.read(_MAX_ERROR_SIZE)).decode("utf-8", "replace")
+            raise UnexpectedAnswer(f"the docker daemon at {socket}", " ".join(detail.split())[:300], response.status)
+        return await archive_opener.receive(name, _docker_chunks(response, socket))
 
 
 @asynccontextmanager
-async def _answer_of_docker(socket: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+async def _get_from_docker(socket: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
     timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_STALL_SECONDS)
     async with aiohttp.ClientSession(
         connector=aiohttp.UnixConnector(socket), timeout=timeout, auto_decompress=False, read_bufsize=_CHUNK
     ) as session:
         with translate_errors(_docker_errors(socket)):
-            answer = await session.get(URL(f"http://docker{path}", encoded=True), allow_redirects=False)
-        async with answer:
-            yield answer
+            response = await session.get(URL(f"http://docker{path}", encoded=True), allow_redirects=False)
+        async with response:
+            yield response
 
 
-async def _pieces_of_docker(answer: aiohttp.ClientResponse, socket: str) -> AsyncIterator[bytes]:
+async def _docker_chunks(response: aiohttp.ClientResponse, socket: str) -> AsyncIterator[bytes]:
     while True:
         with translate_errors(_docker_errors(socket)):
-            piece = await answer.content.read(_CHUNK)
+            piece = await response.content.read(_CHUNK)
         if not piece:
             return
         yield piece

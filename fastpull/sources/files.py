@@ -1,4 +1,4 @@
-"""Where layouts and archives keep their files: a directory, or the members of a tar."""
+"""The files of layouts and archives: in a directory, or as members of a tar."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class FileExtent:
-    """A run of bytes of an open file, which is a file of a layout or of an archive. A context manager.
+    """A range of bytes in an open file: a file of a layout or of an archive. A context manager.
 
     Args:
-        fd: of the file that holds it.
-        start, size: where it lies there, in bytes.
-        subject: what it is, for messages.
-        owns_fd: the file is closed with it.
+        fd: descriptor of the containing file.
+        start, size: position in that file, in bytes.
+        subject: name for messages.
+        owns_fd: whether to close the descriptor at the end.
 
-    As a `fastpull.sources.base.Blob` it is on this machine already, and stays where it is.
+    As a `fastpull.sources.base.Blob` it is present on this machine, and stays in place.
     """
 
     is_fresh = True
@@ -53,10 +53,10 @@ class FileExtent:
         return self.size
 
     def readinto(self, buffer: memoryview, offset: int) -> int:
-        """Reads from ``offset``; nothing at the end.
+        """Read bytes at ``offset``; return 0 at the end.
 
         Raises:
-            MalformedDocument: it cannot be read.
+            MalformedDocument: the file cannot be read.
         """
         if self._aborted:
             raise Aborted
@@ -66,7 +66,7 @@ class FileExtent:
             raise MalformedDocument(self.subject, f"unreadable bytes ({error.strerror})") from error
 
     def read(self, max_size: int) -> bytes:
-        """The first bytes, at most so many."""
+        """Return up to ``max_size`` bytes from the start."""
         content = bytearray(min(self.size, max_size))
         at = 0
         while at < len(content) and (size := self.readinto(memoryview(content)[at:], at)):
@@ -74,10 +74,10 @@ class FileExtent:
         return bytes(content[:at])
 
     def document(self) -> bytes:
-        """The whole of a small one.
+        """Return the whole content of a small file.
 
         Raises:
-            MalformedDocument: it is larger than documents are.
+            MalformedDocument: it is larger than the limit for documents.
         """
         content = self.read(MAX_DOCUMENT_SIZE + 1)
         if len(content) > MAX_DOCUMENT_SIZE:
@@ -85,14 +85,14 @@ class FileExtent:
         return content
 
     def abort(self) -> None:
-        """Ends the reading soon."""
+        """End the reading soon."""
         self._aborted = True
 
     async def accept(self, fingerprint: str) -> None:
-        """Does nothing: it stays where it is."""
+        """Do nothing; the bytes stay in place."""
 
     async def reject(self) -> None:
-        """Does nothing: it is not ours."""
+        """Do nothing; the file belongs to the user."""
 
 
 class SourceFiles(Protocol):
@@ -100,22 +100,22 @@ class SourceFiles(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the whole, for messages."""
+        """Name of the layout or archive, for messages."""
 
     def open(self, path: str) -> FileExtent:
-        """Opens a regular file.
+        """Open a regular file.
 
         Raises:
-            NotFound: it is not there.
-            MalformedDocument: it is something else.
+            NotFound: it does not exist.
+            MalformedDocument: it is not a regular file.
         """
 
 
 class DirectoryFiles:
-    """The files of a directory. It is not trusted: nothing is read through a symbolic link in it.
+    """The files of a directory, which is not trusted: no symbolic link below it is followed.
 
     Args:
-        root: its path.
+        root: path of the directory.
 
     Raises:
         NotFound: there is no such directory.
@@ -128,11 +128,11 @@ class DirectoryFiles:
 
     @property
     def name(self) -> str:
-        """Of the directory."""
+        """Path of the directory."""
         return self._root
 
     def open(self, path: str) -> FileExtent:
-        """Opens a regular file, component by component, following no link below the root."""
+        """Open a regular file component by component, following no link below the root."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         *directories, last = path.split("/")
         shown = os.path.join(self._root, path)
@@ -147,9 +147,9 @@ class DirectoryFiles:
             except FileNotFoundError:
                 raise NotFound(path, f"layout {self._root}") from None
             except OSError as error:
-                raise MalformedDocument(shown, f"no readable file ({error.strerror})") from error
+                raise MalformedDocument(shown, f"not a readable file ({error.strerror})") from error
         state = os.fstat(fd)
         if not stat.S_ISREG(state.st_mode):
             os.close(fd)
-            raise MalformedDocument(shown, "no regular file")
+            raise MalformedDocument(shown, "not a regular file")
         return FileExtent(fd, 0, state.st_size, shown, owns_fd=True)

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from fastpull.telemetry.timing import TimingScope
 
 _REF_NAMES = ("org.opencontainers.image.ref.name", "io.containerd.image.name")
-"""Annotations that name an entry of ``index.json``: the specification's, and the whole reference that docker adds."""
+"""Annotations that name an entry of ``index.json``: that of the specification, and docker's full reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutReference:
-    """``PATH[:TAG|@DIGEST]``; the path ends at the first colon, as for skopeo and podman.
+    """``PATH[:TAG|@DIGEST]``. The path ends at the first colon, as in skopeo and podman.
 
     Attributes:
         scheme: ``oci`` or ``oci-archive``.
-        path: of the layout's directory, or of the archive.
-        tag: the ``org.opencontainers.image.ref.name`` of an entry of ``index.json``.
-        digest: of an entry, or of any manifest in the layout.
+        path: path of the layout directory or archive.
+        tag: ``org.opencontainers.image.ref.name`` of an entry of ``index.json``.
+        digest: digest of an entry, or of any manifest in the layout.
     """
 
     scheme: str
@@ -48,10 +48,10 @@ class LayoutReference:
 
     @classmethod
     def parse(cls, scheme: str, text: str) -> LayoutReference:
-        """Reads what follows the scheme.
+        """Parse the text after the scheme.
 
         Raises:
-            InvalidSource, InvalidDigest: a part is empty, or no digest.
+            InvalidSource, InvalidDigest: a part is empty, or not a digest.
         """
         before, at, pinned = text.rpartition("@")
         digest = Digest.parse(pinned) if at and ":" in pinned else None
@@ -59,7 +59,7 @@ class LayoutReference:
         if not path or (colon and not tag):
             raise InvalidSource(text, f"an empty part in an {scheme}: source")
         if digest and tag:
-            raise InvalidSource(text, f"tag and digest in an {scheme}: source, which takes one of them")
+            raise InvalidSource(text, f"both tag and digest in an {scheme}: source, which accepts only one")
         return cls(scheme, path, tag or None, digest)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class LayoutReference:
 
 @asynccontextmanager
 async def use_directory(path: str) -> AsyncIterator[SourceFiles]:
-    """The files of a directory, which need no opening."""
+    """Yield the files of a directory, which need no opening."""
     yield DirectoryFiles(path)
 
 
@@ -77,8 +77,8 @@ class LayoutSource:
     """An image in a layout, which is not trusted.
 
     Args:
-        reference: of the image.
-        use: gives the layout's files for the time that they are needed.
+        reference: reference of the image.
+        use: returns a context with the files of the layout.
     """
 
     def __init__(self, reference: LayoutReference, use: Callable[[], AbstractAsyncContextManager[SourceFiles]]) -> None:
@@ -99,7 +99,7 @@ class LayoutSource:
     async def open_blob(
         self,
         descriptor: Descriptor,
-        rank: int,  # noqa: ARG002  # nothing waits
+        rank: int,  # noqa: ARG002  # nothing to schedule
         part: TimingScope,  # noqa: ARG002
     ) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
@@ -111,7 +111,7 @@ class LayoutSource:
 
 
 class _LayoutReader:
-    """The documents of a layout."""
+    """A reader of the documents of a layout."""
 
     def __init__(self, reference: LayoutReference, files: SourceFiles) -> None:
         self._reference = reference
@@ -132,11 +132,11 @@ class _LayoutReader:
         raise NoMatchingPlatform(name, str(platform), tuple(dict.fromkeys(available)))
 
     def _entries(self) -> tuple[Descriptor, ...]:
-        """The entries of ``index.json`` that the reference may mean, of which one tag may have several platforms."""
+        """Return the entries of ``index.json`` that match the reference; one tag may have an entry per platform."""
         subject = f"index.json of {self._files.name}"
         index = parse_manifest(self._read("index.json"), None, subject)
         if not isinstance(index, Index):
-            raise MalformedDocument(subject, "no image index")
+            raise MalformedDocument(subject, "not an image index")
         tag = self._reference.tag
         found = tuple(
             entry for entry in index.manifests if tag is None or tag in {entry.annotation(name) for name in _REF_NAMES}
@@ -154,7 +154,7 @@ class _LayoutReader:
         try:
             body = self._read("oci-layout")
         except NotFound as error:
-            advice = "It is no OCI layout; what docker save writes is read by docker-archive:"
+            advice = "It is not an OCI layout; use docker-archive: for the output of docker save"
             raise NotFound("file 'oci-layout'", error.where, advice) from None
         version = JsonDocument.parse(body, subject).text("imageLayoutVersion")
         if not version.startswith("1."):

@@ -1,7 +1,7 @@
-"""Sources that are given as a path, without the word that says what kind of image is there.
+"""Sources given as a plain path, without a scheme.
 
-Only the form of the text decides whether it is a path, never what is in the current directory: a file there must not
-take the place of an image in a registry.
+Only the form of the text decides whether it is a path, never the content of the current directory: a local file must
+not replace an image in a registry.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ if TYPE_CHECKING:
 
 _NAMED = re.compile(r"[^:@]*(/|\.(tar(\.(gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?))")
 _BEGINNINGS = ("/", "./", "../")
-_MARKS = {"manifest.json": "docker-archive", "oci-layout": "oci-archive"}  # docker's own archives have both
+_MARKS = {"manifest.json": "docker-archive", "oci-layout": "oci-archive"}  # archives of docker have both
 _LAYOUT = "oci-layout"
 
 
 def is_path(text: str) -> bool:
-    """Whether a source without a scheme means a file or directory of this machine.
+    """Return whether a source without a scheme names a local file or directory.
 
-    It does if it begins with ``/``, ``./`` or ``../``; or if it has neither tag nor digest and ends with ``/`` or like
-    a tar.
+    It does if it begins with ``/``, ``./`` or ``../``; or if it has neither tag nor digest, and ends with ``/`` or a
+    tar suffix.
     """
     return text.startswith(_BEGINNINGS) or _NAMED.fullmatch(text) is not None
 
 
 def path_of(text: str) -> str:
-    """The path of a source that is one, without what names an image in it.
+    """Return the path of such a source, without tag or digest.
 
     Raises:
-        InvalidSource, InvalidDigest: a part is empty, or no digest.
+        InvalidSource, InvalidDigest: a part is empty, or not a digest.
     """
-    from fastpull.sources.layout import LayoutReference  # noqa: PLC0415  # a registry's images need no layouts
+    from fastpull.sources.layout import LayoutReference  # noqa: PLC0415  # not needed for registries
 
     return LayoutReference.parse("path", text).path
 
 
 def scheme_of_directory(text: str, path: str) -> str | None:
-    """The scheme of a directory; None for a file, which has to be opened. Blocks.
+    """Return the scheme of a directory; None for a file, which has to be opened. Blocks.
 
     Raises:
-        InvalidSource: there is nothing, or a directory that is no layout.
+        InvalidSource: the path does not exist, or is a directory without a layout.
     """
     if os.path.isdir(path):
         if os.path.isfile(os.path.join(path, _LAYOUT)):
             return "oci"
-        raise InvalidSource(text, f"this directory is no OCI layout, it has no file {_LAYOUT}")
+        raise InvalidSource(text, f"this directory is not an OCI layout: it has no file {_LAYOUT}")
     if not os.path.lexists(path):
-        elsewhere = "" if text.startswith(_BEGINNINGS) else f"; an image of that name in a registry is docker://{text}"
+        elsewhere = "" if text.startswith(_BEGINNINGS) else f"; for an image in a registry, use docker://{text}"
         raise InvalidSource(text, f"there is no such file or directory{elsewhere}")
     return None
 
 
 def scheme_of_archive(text: str, archive: Archive) -> str:
-    """The scheme of an open archive, by what is in it.
+    """Return the scheme of an open archive, by its members.
 
     Raises:
-        InvalidSource: it is no image.
-        MalformedDocument: a member stands there twice, or is no file.
+        InvalidSource: it is not an image.
+        MalformedDocument: a member is repeated, or not a file.
     """
     for member, scheme in _MARKS.items():
         try:
@@ -70,12 +70,12 @@ def scheme_of_archive(text: str, archive: Archive) -> str:
                 return scheme
         except NotFound:
             continue
-    raise InvalidSource(text, f"this archive is no image, it has neither {' nor '.join(_MARKS)}")
+    raise InvalidSource(text, f"this archive is not an image: it has neither {' nor '.join(_MARKS)}")
 
 
 def local_advice(text: str) -> str:
-    """What to say of a reference that no registry knows; empty if nothing here could have been meant. Blocks."""
+    """Return advice for a reference that no registry knows; empty if no local path could be meant. Blocks."""
     text = text.removeprefix("docker://")
     if os.path.isfile(text) or os.path.isfile(os.path.join(text, _LAYOUT)):
-        return f"For what is here under that name, say ./{text}"
+        return f"For the local path of that name, use ./{text}"
     return ""

@@ -1,4 +1,4 @@
-"""From what a user typed to a source."""
+"""Creation of sources from their textual form."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from fastpull.sources.base import Source
 
 SCHEMES = ("docker://", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:", "containers-storage:")
-"""How a source may begin; a reference alone is an image in a registry."""
+"""Prefixes of sources. A reference without a prefix is an image in a registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFactory:
-    """Makes sources.
+    """A factory of sources.
 
     Attributes:
-        registry: makes the source of what is left for a registry.
-        archive_opener: where archives are opened.
-        archives: that are open.
+        registry: creates the source of a registry reference.
+        archive_opener: opens archives.
+        archives: open archives.
     """
 
     registry: Callable[[str], Source]
@@ -39,11 +39,11 @@ class SourceFactory:
     archives: Archives = field(default_factory=Archives)
 
     async def with_scheme(self, text: str) -> str:
-        """A source as it was given, but one that is a path with the scheme of what is there.
+        """Return a source text unchanged, or, for a path, with the scheme of the file or directory found there.
 
         Raises:
-            InvalidSource: nothing is there, or no image.
-            MalformedDocument, LimitExceeded, CacheError: it cannot be read, see `open_archive`.
+            InvalidSource: the path does not exist, or is not an image.
+            MalformedDocument, LimitExceeded, CacheError: the archive cannot be read, see `open_archive`.
         """
         if not is_path(text):
             return text
@@ -55,16 +55,16 @@ class SourceFactory:
         return f"{scheme}:{text}"
 
     def open(self, text: str) -> Source:
-        """Reads ``REF`` or one of `SCHEMES`; nothing is opened or asked yet.
+        """Create the source for ``REF`` or one of `SCHEMES`, without any I/O.
 
         Raises:
-            InvalidSource, InvalidDigest: it is none of these.
+            InvalidSource, InvalidDigest: the text has another form.
         """
         scheme, colon, rest = text.partition(":")
         if colon and f"{scheme}:" in SCHEMES:
             return self._open_local(text, scheme, rest)
         if (colon and scheme == "dir") or (not text.startswith("docker://") and "://" in text):
-            raise InvalidSource(text, f"unknown kind of source (there are {', '.join(SCHEMES)})")
+            raise InvalidSource(text, f"unknown scheme (known are {', '.join(SCHEMES)})")
         try:
             return self.registry(text.removeprefix("docker://"))
         except InvalidReference as error:
@@ -73,7 +73,7 @@ class SourceFactory:
             raise
 
     def _open_local(self, text: str, scheme: str, rest: str) -> Source:
-        # who asks a registry need not wait until these are loaded
+        # loading these modules must not delay pulls from a registry
         from fastpull.sources.docker_archive import DockerArchiveReference, DockerArchiveSource  # noqa: PLC0415
         from fastpull.sources.docker_daemon import export_from_docker  # noqa: PLC0415
         from fastpull.sources.layout import LayoutReference, LayoutSource, use_directory  # noqa: PLC0415
@@ -97,14 +97,14 @@ class SourceFactory:
                 return self._exported(text, rest, export_from_podman)
 
     def _use_file(self, name: str, path: str) -> AbstractAsyncContextManager[Archive]:
-        from fastpull.sources.archive import open_archive  # noqa: PLC0415  # a registry's images need no archives
+        from fastpull.sources.archive import open_archive  # noqa: PLC0415  # not needed for registries
 
         archive_opener = self.archive_opener
         try:
             state = os.stat(path)
-            key = path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns  # another file is opened anew
+            key = path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns  # a changed file has a new key
         except OSError:
-            key = path, 0, 0, 0, 0  # opening it says what is wrong
+            key = path, 0, 0, 0, 0  # opening it raises the right error
         return self.archives.use(
             key,
             lambda: archive_opener.open(partial(open_archive, name, path, archive_opener.store, archive_opener.limits)),
@@ -116,11 +116,9 @@ class SourceFactory:
         from fastpull.sources.docker_archive import DockerArchiveSource  # noqa: PLC0415  # see `_open_local`
 
         if not image.startswith("sha256:"):
-            Reference.parse(
-                image
-            )  # also an id looks like a repository; nothing else becomes part of a path or a command
+            Reference.parse(image)  # an ID parses, too; other text must not become part of a path or a command
         elif not image.removeprefix("sha256:").isalnum():
-            raise InvalidSource(name, "no image id")
+            raise InvalidSource(name, "not an image ID")
 
         def use(anew: bool) -> AbstractAsyncContextManager[Archive]:
             return self.archives.use(name, lambda: export(name, image, self.archive_opener), anew=anew)

@@ -1,4 +1,4 @@
-"""Images in the storage of podman, buildah and CRI-O on this machine: podman saves them, streamed into a spool."""
+"""Images in the storage of podman, buildah and CRI-O on this machine, saved by podman and streamed into a spool."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ if TYPE_CHECKING:
     from fastpull.sources.archive_opener import ArchiveOpener
 
 _CHUNK = 1 << 20
-_MAX_COMPLAINT = 64 << 10
+_MAX_ERROR_SIZE = 64 << 10
 _CLEANUP_SECONDS = 2.0
 
 
 async def export_from_podman(name: str, image: str, archive_opener: ArchiveOpener) -> Archive:
-    """Has podman save an image of its storage.
+    """Export an image from the storage with podman.
 
     Args:
-        name: of the source, for messages.
-        image: reference or id, as podman knows it.
-        archive_opener: receives it.
+        name: source, for messages.
+        image: reference or ID of the image in podman.
+        archive_opener: receives the archive.
 
     Raises:
         NotFound: the storage has no such image.
-        TransportError: there is no podman, or it fails.
+        TransportError: podman is missing, or fails.
     """
-    code, complaint = await _run_podman("image", "exists", "--", image)
+    code, detail = await _run_podman("image", "exists", "--", image)
     if code == 1:
-        raise NotFound(f"image {image!r}", "containers-storage", "podman images shows what it has")
+        raise NotFound(f"image {image!r}", "containers-storage", "podman images lists its images")
     if code:
-        raise _failure(complaint)
+        raise _failure(detail)
     process = await _start_podman("save", "--quiet", "--format", "docker-archive", "--", image)
-    complaints = asyncio.create_task(_drained(process.stderr))
+    errors = asyncio.create_task(_drained(process.stderr))
     try:
         try:
-            return await archive_opener.receive(name, _pieces_of_podman(process, complaints))
+            return await archive_opener.receive(name, _podman_chunks(process, errors))
         finally:
             await _end(process)
     finally:
-        complaints.cancel()
+        errors.cancel()
 
 
-async def _pieces_of_podman(process: asyncio.subprocess.Process, complaints: Awaitable[bytes]) -> AsyncIterator[bytes]:
+async def _podman_chunks(process: asyncio.subprocess.Process, errors: Awaitable[bytes]) -> AsyncIterator[bytes]:
     assert process.stdout is not None
     while piece := await process.stdout.read(_CHUNK):
         yield piece
     if await process.wait():
-        raise _failure(await complaints)
+        raise _failure(await errors)
 
 
 async def _run_podman(*arguments: str) -> tuple[int, bytes]:
     process = await _start_podman(*arguments)
     try:
-        _, complaint = await process.communicate()
+        _, detail = await process.communicate()
     finally:
         await _end(process)
     assert process.returncode is not None
-    return process.returncode, complaint
+    return process.returncode, detail
 
 
 async def _start_podman(*arguments: str) -> asyncio.subprocess.Process:
@@ -71,13 +71,13 @@ async def _start_podman(*arguments: str) -> asyncio.subprocess.Process:
             "podman", *arguments, stdin=nothing, stdout=pipe, stderr=pipe, limit=_CHUNK
         )
     except OSError as error:
-        advice = "containers-storage: is read through podman; with buildah alone, push the image to an oci-archive:"
+        advice = "containers-storage: needs podman; with buildah alone, push the image to an oci-archive:"
         reason = f"podman cannot be started ({(error.strerror or '').lower()})"
         raise TransportError("containers-storage", reason, advice, is_transient=False) from error
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a program that nobody waits for any more; it may clean up for a moment."""
+    """Terminate a process that is no longer needed, after a moment for its cleanup."""
     for stop in (process.terminate, process.kill):
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -88,13 +88,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _drained(stream: asyncio.StreamReader | None) -> bytes:
-    """The last words of a stream, of which any number may come."""
+    """Read a stream to its end, and return its last bytes."""
     last = b""
-    while stream is not None and (piece := await stream.read(_MAX_COMPLAINT)):
-        last = (last + piece)[-_MAX_COMPLAINT:]
+    while stream is not None and (piece := await stream.read(_MAX_ERROR_SIZE)):
+        last = (last + piece)[-_MAX_ERROR_SIZE:]
     return last
 
 
-def _failure(complaint: bytes) -> TransportError:
-    reason = " ".join(complaint.decode("utf-8", "replace").split())[-300:] or "podman failed"
+def _failure(detail: bytes) -> TransportError:
+    reason = " ".join(detail.decode("utf-8", "replace").split())[-300:] or "podman failed"
     return TransportError("containers-storage", reason, is_transient=False)

@@ -51,17 +51,17 @@ if TYPE_CHECKING:
     from fastpull.telemetry.timing import TimingScope
 
 _ANSWER_SECONDS = 30.0
-"""Who has waited for so long for what a registry tells to another process of the job asks it, too."""
+"""Time to wait for another process of the job to resolve a tag, before this process queries the registry itself."""
 
 
 class RegistrySource:
-    """An image in a registry, or in its mirrors.
+    """An image in a registry or its mirrors.
 
-    A tag is what the first place says that has it. Whatever is named by a digest may come from any, the bytes of one
-    blob from several; a mirror that gave wrong ones is not asked for that blob again.
+    A tag is resolved by the first endpoint that has it. Content named by a digest may come from any endpoint, and the
+    bytes of one blob from several. A mirror that served corrupt bytes is not used for that blob again.
 
-    Single flight: of all tasks and processes that want a blob, one downloads it. The others wait, read what it has
-    published, or take over if it dies.
+    Single flight: of all tasks and processes that need a blob, one downloads it. The others wait, then read the
+    published blob, or take over after the death of the first.
     """
 
     def __init__(self, endpoints: Endpoints, reference: Reference, context: SourceContext) -> None:
@@ -72,19 +72,19 @@ class RegistrySource:
 
     @property
     def identity(self) -> Identity:
-        """See `fastpull.sources.base.Source`. It is the name that the user gave, whichever mirror has the image."""
+        """The reference as the user gave it, whichever mirror has the image. See `fastpull.sources.base.Source`."""
         return Identity.of_reference(self._reference)
 
     async def resolve(self, platform: Platform) -> Image:
-        """See `fastpull.sources.base.Source`. A reference with a digest needs no registry if the cache has it all.
+        """See `fastpull.sources.base.Source`. A reference with a digest needs no registry if everything is cached.
 
-        What a tag names is found out once: from there on everything is asked for by digest.
+        A tag is resolved once; all further requests are by digest.
         """
         if self._reference.digest is not None:
             return await self._image(await self._fetch(self._reference.digest), platform, remember=True)
         known, settings = await self._remembered(platform), self._context.settings
-        has_to_ask = settings.pull in ("always", "newer") or (settings.pull == "missing" and known is None)
-        if settings.job and has_to_ask:
+        needs_registry = settings.pull in ("always", "newer") or (settings.pull == "missing" and known is None)
+        if settings.job and needs_registry:
             return await self._resolve_for_job(platform, known)
         image, _ = await self._image_of_tag(platform, known)
         return image
@@ -101,10 +101,15 @@ class RegistrySource:
         return await self._image(top, platform, remember=top is not known), top
 
     async def _resolve_for_job(self, platform: Platform, known: FetchedDocument | None) -> Image:
-        """One of the processes of a job asks the registry, and the others take its answer."""
+        """Resolve a tag once for all processes of a job: one queries the registry, and the others use its result."""
         access, executor = self._context.settings.access, self._context.executor
-        places = (access.username, access.registry, access.authfile or "", self._context.settings.registries_conf or "")
-        query = TagQuery(self._context.settings.job, (str(self._reference), str(platform.canonical), *places))
+        settings = (
+            access.username,
+            access.registry,
+            access.authfile or "",
+            self._context.settings.registries_conf or "",
+        )
+        query = TagQuery(self._context.settings.job, (str(self._reference), str(platform.canonical), *settings))
         tags = JobTagCache(self._context.store.files)
         lock = tags.lock(query)
         if image := await self._image_from_job(tags, query, platform):
@@ -130,7 +135,7 @@ class RegistrySource:
         return await self._image(FetchedDocument(digest, body, None), platform, remember=False)
 
     async def _resolve_tag(self, platform: Platform, known: FetchedDocument | None) -> FetchedDocument:
-        """What the tag names: as the registry says, or what is known, as the cache remembers it."""
+        """Return the document that the tag names, from the registry or from the cache, as the pull policy says."""
         policy, on_event, name = self._context.settings.pull, self._context.on_event, str(self._reference)
         if policy == "never" or (policy == "missing" and known is not None):
             if known is None:
@@ -143,10 +148,12 @@ class RegistrySource:
                 raise
             if policy != "newer":
                 on_event(
-                    Warned(name, "the cache has what this was the last time; --pull newer or missing would use that")
+                    Warned(
+                        name, "the cache has an earlier resolution of this tag; --pull newer or --pull missing uses it"
+                    )
                 )
                 raise
-            on_event(Warned(name, f"what the cache has is used, because the registry does not tell: {error}"))
+            on_event(Warned(name, f"using the cached image, because the registry cannot be queried: {error}"))
             return known
 
     async def _remembered(self, platform: Platform) -> FetchedDocument | None:
@@ -156,10 +163,10 @@ class RegistrySource:
         return FetchedDocument(ref.top, body, None) if ref and body is not None else None
 
     async def _query_registry(self, known: FetchedDocument | None) -> FetchedDocument:
-        """What the registry says that the tag names; what is known is not fetched again."""
+        """Return the document that the registry names for the tag; a cached document is not fetched again."""
         version = self._reference.version
         if known is not None:
-            # who makes do with the cache does not wait long for a network that is not there
+            # with --pull newer, the cache serves at once if the network is down
             retry = self._context.settings.pull != "newer"
             digest = await self._digest_of_tag(version, retry=retry)
             if digest is not None:
@@ -181,7 +188,7 @@ class RegistrySource:
         raise candidates.error
 
     def _not_cached(self, subject: str) -> NotFound:
-        advice = "With --pull never nothing is fetched; fetch it once with another policy, or where there is a network"
+        advice = "--pull never fetches nothing; pull once with another policy, or on a machine with network access"
         return NotFound(subject, f"cache {self._context.store.root}", advice)
 
     def _check_may_fetch(self, subject: str) -> None:
@@ -189,30 +196,30 @@ class RegistrySource:
             raise self._not_cached(subject)
 
     async def _fetch(self, expected: Descriptor | Digest) -> FetchedDocument:
-        """A document out of the cache. Where that lacks it, one of all who want it fetches it."""
+        """Return a document from the cache. If it is missing, one of the interested processes fetches it."""
         digest = expected if isinstance(expected, Digest) else expected.digest
         subject = str(self._reference) if digest == self._reference.digest else f"{digest} of {self._reference}"
-        kept = await self._read_cached(digest)
-        if kept is None:
+        cached = await self._read_cached(digest)
+        if cached is None:
             self._check_may_fetch(subject)
             lock = self._context.store.lock(digest)
             await lock.acquire(self._context.executor)
             try:
-                kept = await self._read_cached(digest)
-                if kept is None:
+                cached = await self._read_cached(digest)
+                if cached is None:
                     return await self._write_cached(
                         await self._fetch_with_retry(lambda: self._fetch_from_registry(expected, subject))
                     )
             finally:
                 await lock.release_async(self._context.executor)
-        return checked(kept, expected, subject, None if isinstance(expected, Digest) else expected.media_type)
+        return checked(cached, expected, subject, None if isinstance(expected, Digest) else expected.media_type)
 
     async def _fetch_with_retry(self, fetch: Callable[[], Awaitable[FetchedDocument]]) -> FetchedDocument:
-        """Fetches a document once more if it was spoiled on its way."""
+        """Fetch a document, and once more if it was corrupt."""
         try:
             return await fetch()
         except (DigestMismatch, SizeMismatch) as error:
-            message = f"a damaged document came, it is fetched again ({error})"
+            message = f"received a corrupt document, fetching it again ({error})"
             self._context.on_event(Warned(str(self._reference), message))
             return await fetch()
 
@@ -255,7 +262,7 @@ class RegistrySource:
                 with part.lane(Stage.DOWNLOAD) as lane, waiting(lane, Wait.OTHERS):
                     await lock.acquire(self._context.executor)
             try:
-                cached = await self.find(descriptor)  # published while we waited
+                cached = await self.find(descriptor)  # published during the wait
                 if cached is None:
                     async with self._download(descriptor, rank, lock, part) as coming:
                         yield coming
@@ -268,17 +275,17 @@ class RegistrySource:
             cached.close()
 
     async def find(self, descriptor: Descriptor) -> CachedBlob | None:
-        """The blob, if the cache has it, to be closed by the caller.
+        """Return a blob if the cache has it. The caller closes it.
 
         Raises:
-            SizeMismatch: it has another size than the descriptor says.
+            SizeMismatch: the descriptor states another size.
         """
         store, executor = self._context.store, self._context.executor
         blob = await in_thread(executor, store.find, descriptor.digest, dispose=_close)
         if blob is None or blob.size == descriptor.size:
             return blob
         blob.close()
-        if blob.metadata is not None:  # it is what it was when it was verified: the descriptor is wrong
+        if blob.metadata is not None:  # the blob is as verified, so the descriptor is wrong
             raise SizeMismatch(f"blob {descriptor.digest}", descriptor.size, blob.size)
         await in_thread(executor, store.quarantine, descriptor.digest)
         return None
@@ -303,7 +310,7 @@ class RegistrySource:
             )
         except CacheError as error:
             if error.errno == errno.ENOSPC:
-                error.asked = f"blob {descriptor.digest} of {self._reference}, whose manifest says how large it is"
+                error.asked = f"blob {descriptor.digest} of {self._reference}, as large as its manifest says"
             raise
         contributors: set[Endpoint] = set()
 
@@ -318,7 +325,7 @@ class RegistrySource:
                 raise
 
         try:
-            async with task_group() as group:  # a failed download ends at once what is done with the blob
+            async with task_group() as group:  # a failed download cancels the use of the blob at once
                 group.create_task(download())
                 yield DownloadingBlob(context, partial, mark_corrupt)
         finally:
@@ -327,18 +334,18 @@ class RegistrySource:
     async def fetch(
         self, descriptor: Descriptor, target: DownloadTarget, rank: int, part: TimingScope, *, is_all: bool
     ) -> None:
-        """Fetches what a target lacks of a blob, and no more.
+        """Fetch the ranges of a blob that a target lacks.
 
         Args:
-            descriptor: of the blob.
-            target: gets the bytes; nobody has verified them.
-            rank: as for `open_blob`.
-            part: likewise.
-            is_all: the target takes whatever comes of the blob; otherwise it wants a part of it.
+            descriptor: descriptor of the blob.
+            target: receives the unverified bytes.
+            rank: see `open_blob`.
+            part: see `open_blob`.
+            is_all: whether the target accepts all bytes of the blob; otherwise it needs a part.
 
         Raises:
-            FastpullError: no place gives them. What came is in the target.
-            RangesIgnored: the host gives nothing but the whole blob, and a part was wanted.
+            FastpullError: every endpoint failed. The target keeps the bytes received.
+            RangesIgnored: a part was requested, and the host only serves whole blobs.
         """
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
         await self._fetch_blob(descriptor, target, rank, part, is_partial=not is_all)

@@ -1,4 +1,4 @@
-"""From a manifest or index to an image, whatever the source."""
+"""Resolution of a manifest or index to an image, for every source."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 MAX_DOCUMENTS = 64
-"""How many manifests and configs are looked into for one image: each may be an index of many others."""
+"""Largest number of manifests and configs fetched for one image; an index may list many others."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedDocument:
-    """A manifest, index or config, verified.
+    """A verified manifest, index or config.
 
     Attributes:
-        digest: of the body.
-        body: exactly as it is stored.
-        media_type: what the source said it is, or None.
+        digest: digest of the body.
+        body: exact bytes.
+        media_type: media type stated by the source, or None.
     """
 
     digest: Digest
@@ -37,14 +37,14 @@ class FetchedDocument:
 
 
 Fetch = Callable[["Descriptor"], Awaitable[FetchedDocument]]
-"""Fetches a manifest or config by its descriptor; `checked` is for the implementer to call."""
+"""Type of a function that fetches a manifest or config by descriptor, and verifies it with `checked`."""
 
 
 def checked(body: bytes, expected: Descriptor | Digest, subject: str, media_type: str | None = None) -> FetchedDocument:
-    """Verifies a document against what names it.
+    """Verify a document against its descriptor or digest.
 
     Raises:
-        SizeMismatch, DigestMismatch: it is something else.
+        SizeMismatch, DigestMismatch: it does not match.
     """
     digest = expected if isinstance(expected, Digest) else expected.digest
     if not isinstance(expected, Digest) and len(body) != expected.size:
@@ -56,18 +56,18 @@ def checked(body: bytes, expected: Descriptor | Digest, subject: str, media_type
 
 
 async def resolve_image(source: str, top: FetchedDocument, platform: Platform, fetch: Fetch) -> Image:
-    """Follows indexes to the manifest for a platform, and reads its config.
+    """Follow indexes to the manifest for a platform, and read its config.
 
     Args:
-        source: of the image, for messages and for `Image.source`.
-        top: what the reference names.
-        platform: that is wanted. A reference to a single manifest is taken as it is only if its config fits. A config
-            without operating system or architecture fits every one, with a warning in the image.
-        fetch: gets the documents below.
+        source: name of the image, for messages and for `Image.source`.
+        top: document that the reference names.
+        platform: requested platform. A single manifest without an index must match it by its config. A config without
+            operating system or architecture matches every platform, with a warning in the image.
+        fetch: fetches the documents below.
 
     Raises:
-        NoMatchingPlatform: nothing fits.
-        MalformedDocument, UnsupportedMediaType, SizeMismatch, DigestMismatch: a document is not what it should be.
+        NoMatchingPlatform: no manifest matches.
+        MalformedDocument, UnsupportedMediaType, SizeMismatch, DigestMismatch: a document is invalid.
 
     Spec: image-spec image-index.md, manifest.md, config.md.
     """
@@ -78,7 +78,7 @@ async def resolve_image(source: str, top: FetchedDocument, platform: Platform, f
         if descriptor.data is not None:
             return FetchedDocument(descriptor.digest, descriptor.data, descriptor.media_type)
         if left == 0:
-            raise MalformedDocument(source, f"more than {MAX_DOCUMENTS} manifests to look into")
+            raise MalformedDocument(source, f"more than {MAX_DOCUMENTS} manifests to read")
         left -= 1
         return await fetch(descriptor)
 
@@ -89,19 +89,21 @@ async def _resolve(source: str, document: FetchedDocument, platform: Platform, f
     manifest = parse_manifest(document.body, document.media_type, f"{source} ({document.digest})")
     if isinstance(manifest, Index):
         if depth == 0:
-            raise MalformedDocument(source, f"more than {MAX_INDEX_DEPTH} indexes within each other")
+            raise MalformedDocument(source, f"more than {MAX_INDEX_DEPTH} nested indexes")
         return await _resolve_index(source, manifest, platform, fetch, depth)
     config = await fetch(manifest.config)
     parsed = ImageConfig.parse(config.body, f"config of {source}")
     completed = replace(parsed, platform=parsed.platform.completed(platform))
     if platform.rank(completed.platform) is None:
         raise NoMatchingPlatform(source, str(platform), (str(completed.platform),))
-    warnings = () if parsed.platform.is_complete else (f"the config names no platform, taken for {platform} as asked",)
+    warnings = (
+        () if parsed.platform.is_complete else (f"the config names no platform; assuming the requested {platform}",)
+    )
     return Image(source, document.digest, manifest, completed, warnings)
 
 
 async def _resolve_index(source: str, index: Index, platform: Platform, fetch: Fetch, depth: int) -> Image:
-    """Resolve the best entry that fits and can be read: what one cannot be read for, another may do without."""
+    """Resolve the best matching entry that can be read. An unreadable entry does not hide a readable one."""
     available: list[str] = list(index.platforms)
     unreadable: list[tuple[Descriptor, UnsupportedMediaType]] = []
     for candidate in index.candidates(platform):
@@ -111,7 +113,7 @@ async def _resolve_index(source: str, index: Index, platform: Platform, fetch: F
             available.extend(error.available)
         except UnsupportedMediaType as error:
             unreadable.append((candidate, error))
-    # a manifest without a platform may be an artifact that belongs to the image beside it
+    # a manifest without a platform may be an artifact attached to another image of the index
     fitting = [found for found in unreadable if found[0].platform or found[0].media_type in media_types.INDEXES]
     if fitting or (unreadable and not available):
         entry, first = (fitting or unreadable)[0]
@@ -122,7 +124,7 @@ async def _resolve_index(source: str, index: Index, platform: Platform, fetch: F
 def _with_entries(
     error: UnsupportedMediaType, unreadable: list[tuple[Descriptor, UnsupportedMediaType]], available: list[str]
 ) -> UnsupportedMediaType:
-    """The error, with all that the index has."""
+    """Add all entries of the index to an error."""
     cannot = [
         f"{entry.platform or 'no platform'} ({failure.reason} {failure.media_type!r})" for entry, failure in unreadable
     ]

@@ -1,4 +1,4 @@
-"""Spools: nameless files of the cache, for archives that are compressed, or come as a stream."""
+"""Spools: nameless files of the cache, for archives that are compressed or streamed."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from fastpull.config.limits import Limits
 
 _CHUNK = 1 << 20
-_RATIO_GRACE = 1 << 30  # that a small file may hold, however well it compresses
+_RATIO_GRACE = 1 << 30  # size below which the compression ratio is not checked
 _XZ = b"\xfd7zXZ\x00"
 _BZIP2 = b"BZh"
 
 
 class Spool:
-    """A file that is being written, of which nothing stays when it is closed.
+    """A temporary file that vanishes when it is closed.
 
     Args:
-        name: of what is written, for messages.
-        store: the cache that holds it.
-        limits: how large it may become.
-        packed: size of what it is decompressed from; 0 for a stream that is as it comes.
+        name: name of the content, for messages.
+        store: cache that holds it.
+        limits: limits of its size.
+        packed: size of the compressed original; 0 for an uncompressed stream.
 
     Raises:
-        CacheError: there is no room for it.
+        CacheError: there is no space for it.
     """
 
     def __init__(self, name: str, store: Store, limits: Limits, packed: int = 0) -> None:
@@ -47,23 +47,23 @@ class Spool:
         self.size = 0
 
     def write(self, piece: bytes) -> None:
-        """Appends.
+        """Append bytes.
 
         Raises:
-            LimitExceeded: it becomes too large.
-            CacheError: there is no room for it.
+            LimitExceeded: the file exceeds the limits.
+            CacheError: there is no space.
         """
         self._check(self.size + len(piece))
         with cache_errors(self._root):
             self.size = pwrite_all(self._fd, self.size, [piece])
 
     def detach(self) -> int:
-        """The descriptor, which is the caller's from now on."""
+        """Return the descriptor, which now belongs to the caller."""
         fd, self._fd = self._fd, -1
         return fd
 
     def close(self) -> None:
-        """Drops what was written. May be called twice, and after `detach`."""
+        """Discard the content. May be called twice, and after `detach`."""
         if self._fd >= 0:
             os.close(self.detach())
 
@@ -82,19 +82,19 @@ class _Stream(Protocol):
 
 
 def decompressed(name: str, fd: int, store: Store, limits: Limits, is_stopped: Callable[[], bool]) -> Spool | None:
-    """The content of a file that is compressed with gzip, zstd, xz or bzip2; None for one that is not.
+    """Decompress a gzip, zstd, xz or bzip2 file into a spool; return None if it is not compressed.
 
     Raises:
         DecompressError: the stream is corrupt or truncated.
-        UnsupportedMediaType: the file is compressed with something else.
-        LimitExceeded, CacheError: as `Spool.write`.
-        Aborted: it was to give up.
+        UnsupportedMediaType: the compression is not supported.
+        LimitExceeded, CacheError: see `Spool.write`.
+        Aborted: ``is_stopped`` returned true.
     """
     head = os.pread(fd, len(_XZ), 0)
     raw = io.FileIO(fd, closefd=False)
     stream: _Stream
     if head == _XZ or head.startswith(_BZIP2):
-        stream = _Members(raw, head == _XZ, limits.max_zstd_window, name)
+        stream = _ConcatenatedStreams(raw, head == _XZ, limits.max_zstd_window, name)
     else:
         inflated = inflate(raw, name, limits)
         if inflated.is_plain:
@@ -111,14 +111,14 @@ def decompressed(name: str, fd: int, store: Store, limits: Limits, is_stopped: C
     return spool
 
 
-class _Members:
-    """The content of an xz or a bzip2 file, which may be several streams one after the other.
+class _ConcatenatedStreams:
+    """A stream of the content of an xz or bzip2 file, which may hold several consecutive streams.
 
     Args:
         raw: the file.
-        is_xz: or else it is bzip2.
-        max_memory: that an xz stream may ask for, in bytes.
-        subject: the file, for messages.
+        is_xz: whether it is xz; otherwise bzip2.
+        max_memory: memory limit of an xz stream, in bytes.
+        subject: name of the file, for messages.
     """
 
     def __init__(self, raw: io.FileIO, is_xz: bool, max_memory: int, subject: str) -> None:
@@ -135,7 +135,7 @@ class _Members:
         return bz2.BZ2Decompressor()
 
     def read(self, size: int) -> bytes:
-        """Returns up to ``size`` bytes; nothing at the end."""
+        """Return up to ``size`` bytes; none at the end."""
         while True:
             if self._decompressor.eof:
                 self._rest = self._decompressor.unused_data or self._raw.read(_CHUNK)

@@ -122,7 +122,7 @@ def test_a_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pyt
         (["pull", "debian", "-o", "x/", "--format", "tar"], "cannot end in '/'"),
         (["pull", "debian", "-o", "-", "--format", "dir"], "standard output"),
         (["pull", "debian", "-o", "-", "--json"], "--json"),
-        (["pull", "dir:x", "-o", "x"], "unknown kind of source"),
+        (["pull", "dir:x", "-o", "x"], "unknown scheme"),
         (["pull", "oci:", "-o", "x"], "an empty part in an oci: source"),
         (["warm"], "no source"),
         (["warm", "debian", "--jobs", "0"], "jobs"),

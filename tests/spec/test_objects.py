@@ -147,7 +147,7 @@ async def test_indexes_are_not_followed_without_end(shelf: ObjectShelf, pull: Pu
     entry = shelf.on("linux", "amd64")
     for _ in range(5):
         entry = shelf.document(shelf.index(entry))
-    await refused(pull, MalformedDocument, "more than 4 indexes within each other")
+    await refused(pull, MalformedDocument, "more than 4 nested indexes")
 
 
 @pytest.mark.case("objects", "an index of very many indexes")
