@@ -167,9 +167,9 @@ async def test_acquisition_wait_and_release_are_logged(tmp_path: Path, caplog: p
     other.release()
     path = f"{tmp_path}/lock"
     assert caplog.messages == [
-        f"acquired <FileLock {path}: held>",
+        f"acquired lock {path}",
         f"waiting for lock {path}",
         f"released lock {path}",
-        f"acquired <FileLock {path}: held>",
+        f"acquired lock {path}",
         f"released lock {path}",
     ]

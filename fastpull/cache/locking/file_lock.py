@@ -147,7 +147,7 @@ class FileLock:
         with cache_errors(self.path), self._open_directory(True) as directory:
             is_acquired = self._try_acquire(directory)
         if is_acquired:
-            _log.debug("acquired %r", self)
+            _log.debug("acquired lock %s", self.path)
         return is_acquired
 
     async def try_acquire_async(self, executor: Executor | None = None) -> bool:

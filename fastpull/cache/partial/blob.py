@@ -114,7 +114,7 @@ class PartialBlob:
             self.resumed = self._extents.total
             self._check_room()
             os.ftruncate(self._data, self.size)
-        _log.debug("resumed %r", self)
+        _log.debug("partial blob %s starts with %d of %d bytes", self.digest, self.resumed, self.size)
 
     def _open_directory(self) -> CacheDirectory:
         if self._directory is None:
