@@ -1,7 +1,7 @@
 """A container runtime in some 60 lines: ``python examples/run.py debian:12 [COMMAND...]``.
 
-Pulls an image into a directory, shows how far it is, and starts the image's program there, in namespaces of its own.
-Root is not needed: what a user starts is root of a user namespace that has nobody else in it.
+Pulls an image into a directory, shows the progress, and starts the image's program there in new namespaces. Needs no
+root: the program is root of a user namespace that maps only the calling user.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fastpull.progress import Committing, Event, LayerProgress, Warned
 
 
 class Progress:
-    """One line that moves."""
+    """One live line."""
 
     def __init__(self) -> None:
         self._read: dict[str, int] = {}
 
     def __call__(self, event: Event) -> None:
-        """Takes an event."""
+        """Show an event."""
         match event:
             case LayerProgress():
                 self._read[str(event.digest)] = event.read
@@ -37,7 +37,7 @@ class Progress:
 
 
 async def unpack(source: str, rootfs: Path) -> fastpull.oci.ImageConfig:
-    """Makes the root filesystem; returns what the image says of how to run it."""
+    """Make the root filesystem, and return the image's config."""
     async with fastpull.Client(on_event=Progress()) as client:
         image = await client.resolve(source)
         await client.pull(image, fastpull.Directory(rootfs), runtimes=["plain"])
@@ -45,7 +45,7 @@ async def unpack(source: str, rootfs: Path) -> fastpull.oci.ImageConfig:
 
 
 def command_for(config: fastpull.oci.ImageConfig, rootfs: Path, arguments: list[str]) -> list[str]:
-    """What starts the image's program, with arguments in place of the image's own."""
+    """Return the command that starts the image's program; arguments replace those of the image."""
     words = [*config.entrypoint, *(arguments or config.cmd)] or ["/bin/sh"]
     rootless = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     place = [f"--root={rootfs}", f"--wd={config.working_dir or '/'}"]
@@ -54,7 +54,7 @@ def command_for(config: fastpull.oci.ImageConfig, rootfs: Path, arguments: list[
 
 
 def main() -> int:
-    """Pulls, starts, and returns the program's exit code."""
+    """Pull the image, start its program, and return the program's exit code."""
     if len(sys.argv) < 2:
         print("usage: run.py IMAGE [PROGRAM [ARGUMENT...]]", file=sys.stderr)
         return 2

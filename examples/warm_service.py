@@ -1,8 +1,8 @@
 """A service that keeps a cache warm: ``python examples/warm_service.py LIST [--every SECONDS | --once]``.
 
-LIST has an image a line. Again and again the service reads it, asks the registries what its tags are now, and fetches
-what is new; an image that cannot be had does not stop the others. It logs a JSON object a line. SIGTERM ends it, and
-what was downloaded so far is not lost.
+LIST has one image a line. In each round the service reads it, asks the registries what the tags mean now, and fetches
+what is new. An image that fails does not stop the others. It logs one JSON object a line. SIGTERM ends it; downloaded
+data stays in the cache.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fastpull.progress import Event, LayerDone, Retrying
 
 
 def log(what: str, **facts: object) -> None:
-    """Writes one line."""
+    """Print one line."""
     print(json.dumps({"time": round(time.time(), 3), "what": what, **facts}), flush=True)
 
 
 def on_event(event: Event) -> None:
-    """Logs what costs something."""
+    """Log downloads and retries."""
     match event:
         case LayerDone() if not event.was_cached:
             log("fetched", image=event.source, layer=str(event.digest), bytes=event.size)
@@ -34,13 +34,13 @@ def on_event(event: Event) -> None:
 
 
 def read_list(path: Path) -> list[str]:
-    """The images that are to be there."""
+    """Return the images of the list."""
     lines = [line.strip() for line in path.read_text().splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
 
 
 async def serve(path: Path, every_seconds: float, once: bool) -> int:
-    """Warms until it is told to stop; returns how many images failed in the last round."""
+    """Warm the cache until a signal comes; return the number of failures in the last round."""
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -70,8 +70,8 @@ async def serve(path: Path, every_seconds: float, once: bool) -> int:
 
 
 def main() -> int:
-    """Reads the command line, and serves."""
-    parser = argparse.ArgumentParser(description="Keeps a cache warm.")
+    """Read the command line, and run the service."""
+    parser = argparse.ArgumentParser(description="Keep a cache warm.")
     parser.add_argument("list", type=Path)
     parser.add_argument("--every", type=float, default=300, metavar="SECONDS")
     parser.add_argument("--once", action="store_true")

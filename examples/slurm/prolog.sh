@@ -1,17 +1,17 @@
 #!/bin/sh
-# Slurm's prolog: before a job starts, its nodes see to the image that the job names in its comment:
+# Slurm prolog: before a job starts, its nodes fetch the image that the job names in its comment:
 #
 #     sbatch --comment=image=nvcr.io/nvidia/pytorch:24.01-py3 job.sh
 #
-# They do it as the job's user, with that user's logins and configuration, in the cache that fastpull's configuration
-# names: if they share it, one of them downloads and the others wait. In slurm.conf:
+# It runs as the job's user, with that user's logins and configuration, and fills the cache that fastpull's configuration
+# names. If the nodes share that cache, one node downloads and the others wait. In slurm.conf:
 #
 #     Prolog=/etc/slurm/fastpull-prolog.sh
 #     PrologFlags=Alloc
 #     PrologEpilogTimeout=900
 #
-# A prolog that fails drains its node. This one does not: what is not there when the job starts, its own steps fetch, or
-# say why they cannot.
+# A prolog that fails drains its node, so this one never fails. If the image is missing, the job's steps fetch it, or
+# report the error.
 FASTPULL=/opt/fastpull/bin/fastpull
 PATIENCE_SECONDS=600
 
