@@ -54,7 +54,7 @@ async def pull(settings: Settings, out: Path) -> list[str]:
 
 
 @pytest.mark.peer("docker-registry")
-@pytest.mark.case("mirrors", "a pull-through cache (distribution), cold, without ranges, and then warm, with them")
+@pytest.mark.case("mirrors", "a pull-through cache (distribution): cold without ranges, warm with ranges")
 async def test_a_pull_through_cache_is_a_mirror_like_any_other(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -75,7 +75,7 @@ async def test_a_pull_through_cache_is_a_mirror_like_any_other(
 
 
 @pytest.mark.peer("docker-registry")
-@pytest.mark.case("mirrors", "a pull-through cache whose upstream is gone")
+@pytest.mark.case("mirrors", "a pull-through cache without its upstream")
 async def test_a_cache_that_cannot_reach_its_upstream_is_passed_over(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ server {{
 
 
 @pytest.mark.peer("nginx")
-@pytest.mark.case("http", "nginx as a blob store that the registry redirects to")
+@pytest.mark.case("http", "nginx as blob store after a redirect")
 async def test_blobs_come_in_ranges_from_where_nginx_redirects_to(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:

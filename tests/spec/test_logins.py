@@ -94,9 +94,9 @@ FILES = {
 }
 
 
-@pytest.mark.case("credentials", "files that podman login and skopeo login write")
+@pytest.mark.case("credentials", "files written by podman login and skopeo login")
 @pytest.mark.parametrize("case", FILES)
-async def test_a_login_of_the_real_program_is_used(
+async def test_login_of_real_program_is_used(
     guarded: str, home: Path, settings: Settings, tmp_path: Path, case: str
 ) -> None:
     with pytest.raises(AccessDenied, match="without credentials"):
@@ -109,7 +109,7 @@ async def test_a_login_of_the_real_program_is_used(
 
 
 @pytest.mark.case("credentials", "podman login HOST/NAMESPACE")
-async def test_a_login_for_a_namespace_is_used_there_alone(
+async def test_namespace_login_applies_only_to_namespace(
     guarded: str, home: Path, settings: Settings, tmp_path: Path
 ) -> None:
     """As podman writes it."""
@@ -121,7 +121,7 @@ async def test_a_login_for_a_namespace_is_used_there_alone(
 
 
 @pytest.mark.case("credentials", "podman logout")
-async def test_who_has_logged_out_is_nobody(guarded: str, home: Path, settings: Settings, tmp_path: Path) -> None:
+async def test_pull_after_logout_is_anonymous(guarded: str, home: Path, settings: Settings, tmp_path: Path) -> None:
     for verb in ("login", "logout"):
         if verb == "login":
             await asyncio.to_thread(log_in, "podman", guarded)
@@ -131,8 +131,8 @@ async def test_who_has_logged_out_is_nobody(guarded: str, home: Path, settings: 
         await pull(guarded, settings, tmp_path)
 
 
-@pytest.mark.case("credentials", "a login that is out of date")
-async def test_a_password_that_was_changed_is_told_with_its_file(
+@pytest.mark.case("credentials", "an outdated login")
+async def test_outdated_password_error_names_its_file(
     guarded: str, home: Path, settings: Settings, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(log_in, "podman", guarded)
@@ -145,8 +145,8 @@ async def test_a_password_that_was_changed_is_told_with_its_file(
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.case("credentials", "a helper that skopeo login has stored into")
-async def test_a_helper_keeps_what_podman_login_would_write(
+@pytest.mark.case("credentials", "a helper filled by skopeo login")
+async def test_helper_filled_by_skopeo_login_is_used(
     guarded: str, home: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A helper that stores, and that the real program has stored into."""
@@ -168,8 +168,8 @@ esac"""
     await pull(guarded, settings, tmp_path)
 
 
-@pytest.mark.case("http", "nginx over TLS as a store of blobs: ranges, no credentials")
-async def test_nginx_as_a_store_of_blobs_gets_ranges_and_no_credentials(
+@pytest.mark.case("http", "nginx over TLS as blob store: ranges, no credentials")
+async def test_nginx_blob_store_gets_ranges_and_no_credentials(
     authority: Authority, home: Path, settings: Settings, tmp_path: Path
 ) -> None:
     content = os.urandom(30 << 20)
@@ -207,9 +207,7 @@ async def test_nginx_as_a_store_of_blobs_gets_ranges_and_no_credentials(
 
 @pytest.mark.case("credentials", "--creds, --password-stdin, FASTPULL_USERNAME and FASTPULL_PASSWORD")
 @pytest.mark.parametrize("how", ["--creds", "--password-stdin", "environment"])
-async def test_the_command_line_takes_a_login_and_shows_which_one_it_takes(
-    guarded: str, home: Path, tmp_path: Path, how: str
-) -> None:
+async def test_command_line_takes_and_shows_login(guarded: str, home: Path, tmp_path: Path, how: str) -> None:
     options = {
         "--creds": ["--creds", f"{USER}:{PASSWORD}"],
         "--password-stdin": ["--creds", USER, "--password-stdin"],

@@ -100,8 +100,8 @@ def only(asked: FaultyRegistry, *kinds: str) -> bool:
     return all(any(f"/{kind}/" in one.path for kind in kinds) or one.path == "/v2/" for one in asked.asked)
 
 
-@pytest.mark.case("mirrors", "manifests, configs and blobs come from the mirror")
-async def test_a_mirror_gives_all_and_the_origin_is_not_asked(
+@pytest.mark.case("mirrors", "manifests, configs and blobs are fetched from the mirror")
+async def test_mirror_serves_all_without_origin_request(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     assert warnings(await pull()) == ""
@@ -111,7 +111,7 @@ async def test_a_mirror_gives_all_and_the_origin_is_not_asked(
 
 @pytest.mark.case("mirrors", "fallback on 401, 403, 404, 429, 5xx")
 @pytest.mark.parametrize("code", [401, 403, 404, 429, 500, 502, 503, 504])
-async def test_what_a_mirror_refuses_the_origin_gives(
+async def test_refused_request_falls_back_to_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, code: int
 ) -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
@@ -125,15 +125,15 @@ async def test_what_a_mirror_refuses_the_origin_gives(
     assert len(mirror.asked) <= 3, "it is not asked for each document and layer again"
 
 
-@pytest.mark.case("mirrors", "fallback when a mirror is not reachable")
-async def test_a_mirror_that_is_not_there_is_passed_over(pull: Pull, registry: FaultyRegistry) -> None:
+@pytest.mark.case("mirrors", "fallback from an unreachable mirror")
+async def test_unreachable_mirror_falls_back_to_origin(pull: Pull, registry: FaultyRegistry) -> None:
     events = await pull(first='[[registry.mirror]]\nlocation = "127.0.0.1:9/nobody"\n')
     assert "mirror 127.0.0.1:9/nobody/team/image failed (cannot reach 127.0.0.1:9" in warnings(events)
     assert registry.asked == [], "the second mirror has it"
 
 
-@pytest.mark.case("mirrors", "fallback when a mirror does not answer")
-async def test_a_mirror_that_does_not_answer_is_passed_over(
+@pytest.mark.case("mirrors", "fallback from an unresponsive mirror")
+async def test_unresponsive_mirror_falls_back_to_origin(
     pull: Pull, mirror: FaultyRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints_module, "DOCUMENT_SECONDS", 0.3)
@@ -153,9 +153,9 @@ async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> w
     return web.Response()
 
 
-@pytest.mark.case("mirrors", "fallback in the middle of a blob, without what came already")
+@pytest.mark.case("mirrors", "fallback within a blob, for the missing bytes only")
 @pytest.mark.parametrize("fault", [status(404), status(503), gone], ids=["404", "503", "gone"])
-async def test_a_mirror_that_stops_in_mid_blob_is_completed_by_the_origin(
+async def test_blob_broken_off_by_mirror_is_completed_by_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, fault: Fault
 ) -> None:
     mirror.faults.append(from_request(1, fault))
@@ -165,9 +165,9 @@ async def test_a_mirror_that_stops_in_mid_blob_is_completed_by_the_origin(
     assert only(registry, "blobs")
 
 
-@pytest.mark.case("mirrors", "a mirror that asks for a pause")
+@pytest.mark.case("mirrors", "a mirror asks for a pause")
 @pytest.mark.parametrize("code", [429, 503])
-async def test_nobody_waits_for_a_mirror_that_asks_for_a_pause(
+async def test_mirror_that_asks_for_a_pause_falls_back_at_once(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, code: int
 ) -> None:
     mirror.faults.append(from_request(1, status(code, Retry_After="100")))
@@ -176,8 +176,8 @@ async def test_nobody_waits_for_a_mirror_that_asks_for_a_pause(
     assert only(registry, "blobs")
 
 
-@pytest.mark.case("mirrors", "a mirror that falls silent in the middle of a blob")
-async def test_a_mirror_that_falls_silent_is_completed_by_the_origin(
+@pytest.mark.case("mirrors", "a mirror stalls within a blob")
+async def test_blob_stalled_by_mirror_is_completed_by_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     async def silent(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
@@ -194,8 +194,8 @@ async def test_a_mirror_that_falls_silent_is_completed_by_the_origin(
     assert 0 < sum(registry.sent.values()) < SIZE
 
 
-@pytest.mark.case("mirrors", "a short name is pulled from where its alias leads")
-async def test_an_alias_leads_to_its_registry(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("mirrors", "a short name is pulled by its alias")
+async def test_alias_resolves_to_its_registry(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     publish(registry, [file("f")], name="team/image")
     (tmp_path / "registries.conf").write_text(f'[aliases]\napp = "{registry.address}/team/image"\n')
     async with fastpull.Client(replace(settings, registries_conf=str(tmp_path / "registries.conf"))) as client:
@@ -204,7 +204,7 @@ async def test_an_alias_leads_to_its_registry(registry: FaultyRegistry, settings
             assert report.image.source == f"{registry.address}/team/image:v1"
 
 
-async def test_one_warning_for_a_mirror_that_has_no_layer(
+async def test_mirror_without_layers_warns_once(
     registry: FaultyRegistry, mirror: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     layers = [stored([file(f"f{number}", os.urandom(100))]) for number in range(30)]
@@ -220,10 +220,10 @@ async def test_one_warning_for_a_mirror_that_has_no_layer(
     assert sum(isinstance(event, Warned) for event in events) == 1
 
 
-@pytest.mark.case("mirrors", "a mirror never sees the origin's credentials")
+@pytest.mark.case("mirrors", "a mirror never gets the origin's credentials")
 @pytest.mark.parametrize("basic", [True, False], ids=["basic", "token"])
 @pytest.mark.parametrize("how", ["config.json", "--creds"])
-async def test_a_mirror_never_sees_the_origin_s_credentials(
+async def test_mirror_gets_no_credentials_of_origin(
     pull: Pull,
     registry: FaultyRegistry,
     mirror: FaultyRegistry,
@@ -245,8 +245,8 @@ async def test_a_mirror_never_sees_the_origin_s_credentials(
     assert any(one.authorization for one in registry.asked)
 
 
-@pytest.mark.case("mirrors", "a mirror has credentials of its own")
-async def test_a_mirror_gets_its_own_credentials(
+@pytest.mark.case("mirrors", "a mirror gets its own credentials")
+async def test_mirror_gets_its_own_credentials(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -256,8 +256,8 @@ async def test_a_mirror_gets_its_own_credentials(
     assert registry.asked == []
 
 
-@pytest.mark.case("mirrors", "a lying mirror is a mismatch, and the next source is asked")
-async def test_wrong_bytes_of_a_blob_are_thrown_away_and_come_from_the_origin(
+@pytest.mark.case("mirrors", "corrupt bytes from a mirror: the next endpoint is used")
+async def test_corrupt_blob_of_mirror_is_discarded_and_fetched_from_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, settings: Settings
 ) -> None:
     mirror.faults.append(corrupted())
@@ -267,8 +267,8 @@ async def test_wrong_bytes_of_a_blob_are_thrown_away_and_come_from_the_origin(
     assert not fastpull.cache.CacheManager(settings.cache).verify().corrupt
 
 
-@pytest.mark.case("mirrors", "a mirror that lies about half a blob")
-async def test_wrong_bytes_beside_right_ones_are_thrown_away_with_them(
+@pytest.mark.case("mirrors", "a partly corrupt blob from a mirror")
+async def test_partly_corrupt_blob_of_mirror_is_discarded(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     """The mirror gives a wrong beginning and fails, the origin a right end."""
@@ -278,9 +278,9 @@ async def test_wrong_bytes_beside_right_ones_are_thrown_away_with_them(
     assert sum(registry.sent.values()) > SIZE
 
 
-@pytest.mark.case("mirrors", "a mirror that lies about a manifest or config")
+@pytest.mark.case("mirrors", "a corrupt manifest or config from a mirror")
 @pytest.mark.parametrize("what", ["manifest", "config"])
-async def test_a_wrong_document_of_a_mirror_is_a_mismatch_and_the_origin_is_asked(
+async def test_corrupt_document_of_mirror_falls_back_to_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, what: str
 ) -> None:
     digest = digest_of(mirror, "copies/team/image")
@@ -295,8 +295,8 @@ async def test_a_wrong_document_of_a_mirror_is_a_mismatch_and_the_origin_is_aske
     assert registry.asked
 
 
-@pytest.mark.case("mirrors", "when every source lies, it is a mismatch")
-async def test_when_the_origin_lies_too_it_is_a_mismatch(
+@pytest.mark.case("mirrors", "corrupt bytes from every endpoint: a digest mismatch")
+async def test_corrupt_blob_of_all_endpoints_is_digest_mismatch(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, tmp_path: Path
 ) -> None:
     mirror.faults.append(corrupted())
@@ -307,8 +307,8 @@ async def test_when_the_origin_lies_too_it_is_a_mismatch(
     assert not list((tmp_path / "cache").glob("v1/partial/*/*/data")), "nothing wrong is kept"
 
 
-@pytest.mark.case("mirrors", "when nobody has it, the origin's answer is told")
-async def test_when_nobody_has_it_the_origin_s_answer_is_told(
+@pytest.mark.case("mirrors", "failure of all endpoints: the origin's error")
+async def test_failure_of_all_endpoints_raises_error_of_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     with pytest.raises(NotFound, match=registry.address):
@@ -319,15 +319,15 @@ async def test_when_nobody_has_it_the_origin_s_answer_is_told(
 
 
 @pytest.mark.case("mirrors", "mirror-by-digest-only")
-async def test_a_mirror_for_digests_is_not_asked_for_tags(
+async def test_digest_only_mirror_is_not_used_for_tags(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     await pull(of_table="mirror-by-digest-only = true")
     assert mirror.asked == []
 
 
-@pytest.mark.case("mirrors", "mirror-by-digest-only, a pull by digest")
-async def test_a_mirror_for_digests_is_asked_for_digests(
+@pytest.mark.case("mirrors", "mirror-by-digest-only with a pull by digest")
+async def test_digest_only_mirror_is_used_for_digests(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     digest = digest_of(registry, "team/image")
@@ -335,8 +335,8 @@ async def test_a_mirror_for_digests_is_asked_for_digests(
     assert registry.asked == []
 
 
-@pytest.mark.case("mirrors", "a cache without ranges is used with one stream")
-async def test_a_mirror_that_answers_ranges_with_whole_bodies_sends_each_blob_once(
+@pytest.mark.case("mirrors", "a cache without range support gets one request per blob")
+async def test_mirror_without_ranges_sends_each_blob_once(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     mirror.faults.append(no_ranges)
@@ -349,7 +349,7 @@ async def test_a_mirror_that_answers_ranges_with_whole_bodies_sends_each_blob_on
 HTTPS, ANY = ("https",), ("https", "http")
 
 
-@pytest.mark.case("mirrors", "insecure is for the place that says it, --insecure for the registry")
+@pytest.mark.case("mirrors", "insecure applies to its endpoint, --insecure to the registry")
 @pytest.mark.parametrize(
     ("mirror_says", "changes", "expected"),
     [
@@ -361,7 +361,7 @@ HTTPS, ANY = ("https",), ("https", "http")
     ],
     ids=["nobody", "registries.conf", "--insecure", "the mirror named", "another port named"],
 )
-async def test_plain_http_is_for_the_place_that_is_meant(
+async def test_insecure_applies_only_to_its_endpoint(
     settings: Settings,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -380,8 +380,8 @@ async def test_plain_http_is_for_the_place_that_is_meant(
     assert schemes == expected
 
 
-@pytest.mark.case("mirrors", "a blocked name is not asked for")
-async def test_a_blocked_name_is_not_asked_for(
+@pytest.mark.case("mirrors", "a blocked image causes no request")
+async def test_blocked_image_causes_no_request(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, tmp_path: Path
 ) -> None:
     with pytest.raises(Forbidden, match="registries.conf.*'example.test'.*blocked = true.*forbids"):

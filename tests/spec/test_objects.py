@@ -142,7 +142,7 @@ async def test_an_index_may_hold_indexes(shelf: ObjectShelf, pull: Pull, depth: 
     assert names(await pull()) == {"f"}
 
 
-@pytest.mark.case("objects", "indexes nested too deep, or in a cycle")
+@pytest.mark.case("objects", "indexes nested too deep or in a cycle")
 async def test_indexes_are_not_followed_without_end(shelf: ObjectShelf, pull: Pull) -> None:
     entry = shelf.on("linux", "amd64")
     for _ in range(5):
@@ -150,7 +150,7 @@ async def test_indexes_are_not_followed_without_end(shelf: ObjectShelf, pull: Pu
     await refused(pull, MalformedDocument, "more than 4 nested indexes")
 
 
-@pytest.mark.case("objects", "an index of very many indexes")
+@pytest.mark.case("objects", "an index with very many indexes")
 async def test_a_wide_index_is_not_looked_into_without_end(shelf: ObjectShelf, pull: Pull) -> None:
     inner = [
         shelf.document(shelf.index(annotations={"n": str(number)}), tag="x") for number in range(MAX_DOCUMENTS + 9)
@@ -179,13 +179,13 @@ async def test_the_best_variant_is_chosen(shelf: ObjectShelf, pull: Pull, wanted
     assert f"'{found}'" in ((await pull(wanted)) / "f").read_text()
 
 
-@pytest.mark.case("objects", "variants: only newer ones")
+@pytest.mark.case("objects", "variants: only newer ones available")
 async def test_a_newer_variant_is_never_chosen(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.index(shelf.on("linux", "arm", "v7")))
     await refused(pull, NoMatchingPlatform, "linux/arm/v7", platform="linux/arm/v6")
 
 
-@pytest.mark.case("objects", "attestation manifests (unknown/unknown) are passed over")
+@pytest.mark.case("objects", "attestation manifests (unknown/unknown) are skipped")
 async def test_attestations_are_passed_over(shelf: ObjectShelf, pull: Pull) -> None:
     statement = shelf.blob(b"{}", "application/vnd.in-toto+json")
     attestation = shelf.document(
@@ -200,7 +200,7 @@ async def test_attestations_are_passed_over(shelf: ObjectShelf, pull: Pull) -> N
     assert "unknown" not in str(error)
 
 
-@pytest.mark.case("objects", "artifacts beside the image in its index")
+@pytest.mark.case("objects", "artifacts beside the image in an index")
 async def test_artifacts_beside_the_image_are_passed_over(shelf: ObjectShelf, pull: Pull) -> None:
     empty = shelf.blob(b"{}", "application/vnd.oci.empty.v1+json")
     artifact = shelf.document(shelf.manifest(empty, empty, artifactType="application/spdx+json"))
@@ -225,7 +225,7 @@ def erofs(shelf: ObjectShelf, **platform: Any) -> dict[str, Any]:
     return {**entry, "platform": {**PLATFORM, **platform}}
 
 
-@pytest.mark.case("objects", "an entry that fits and cannot be read (EROFS) gives way to the next")
+@pytest.mark.case("objects", "an unsupported matching entry (EROFS) is skipped for the next")
 @pytest.mark.parametrize("fields", [{}, {"os.features": ["erofs"]}, {"variant": "v1"}])
 async def test_an_entry_that_cannot_be_read_gives_way_to_the_next(
     shelf: ObjectShelf, pull: Pull, fields: dict[str, Any]
@@ -234,7 +234,7 @@ async def test_an_entry_that_cannot_be_read_gives_way_to_the_next(
     await pull("linux/amd64")
 
 
-@pytest.mark.case("objects", "os.features: entries without come first")
+@pytest.mark.case("objects", "os.features: entries without are preferred")
 async def test_an_entry_that_needs_features_is_the_last_choice(shelf: ObjectShelf, pull: Pull) -> None:
     featured = shelf.on("linux", "amd64", name="featured")
     featured["platform"]["os.features"] = ["something"]
@@ -244,7 +244,7 @@ async def test_an_entry_that_needs_features_is_the_last_choice(shelf: ObjectShel
     assert names(await pull("linux/amd64")) == {"featured"}
 
 
-@pytest.mark.case("objects", "no entry that fits can be read")
+@pytest.mark.case("objects", "no matching entry is supported")
 @pytest.mark.parametrize("is_nested", [False, True])
 async def test_when_no_entry_can_be_read_the_error_lists_them(shelf: ObjectShelf, pull: Pull, is_nested: bool) -> None:
     entries = [erofs(shelf), shelf.on("linux", "arm64")]
@@ -260,7 +260,7 @@ async def test_a_missing_platform_is_told_with_those_that_are_there(shelf: Objec
     await refused(pull, NoMatchingPlatform, "it has linux/arm64, windows/amd64")
 
 
-@pytest.mark.case("objects", "a single manifest of another platform")
+@pytest.mark.case("objects", "a single manifest for another platform")
 async def test_a_single_manifest_of_another_platform_is_no_match(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([file("f")]), architecture="arm64"))
     await refused(pull, NoMatchingPlatform, "it has linux/arm64")
@@ -313,7 +313,7 @@ async def test_an_entry_that_names_the_platform_comes_before_one_without(shelf: 
 # --- documents
 
 
-@pytest.mark.case("objects", "Accept has OCI's and Docker's manifests and indexes")
+@pytest.mark.case("objects", "Accept lists the manifests and indexes of OCI and Docker")
 async def test_all_types_are_accepted(shelf: ObjectShelf, pull: Pull) -> None:
     seen: list[str] = []
     original = shelf.registry.serve_manifest
@@ -329,7 +329,7 @@ async def test_all_types_are_accepted(shelf: ObjectShelf, pull: Pull) -> None:
     assert all(set(one.split(", ")) == media_types.MANIFESTS | media_types.INDEXES for one in seen)
 
 
-@pytest.mark.case("objects", "Docker's own types, in a list")
+@pytest.mark.case("objects", "Docker's media types in a manifest list")
 async def test_docker_s_types_are_an_image(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     config = {**shelf.config(layer), "mediaType": media_types.DOCKER_CONFIG}
@@ -340,7 +340,7 @@ async def test_docker_s_types_are_an_image(shelf: ObjectShelf, pull: Pull) -> No
     assert names(await pull()) == {"f"}
 
 
-@pytest.mark.case("objects", "Content-Type with parameters, or none that says anything")
+@pytest.mark.case("objects", "Content-Type with parameters, generic or missing")
 @pytest.mark.parametrize(
     "said", ["{}; charset=utf-8", "{};q=1", "application/json", "text/plain", "application/octet-stream"]
 )
@@ -363,7 +363,7 @@ async def test_a_content_type_that_contradicts_the_body_is_refused(shelf: Object
     await refused(pull, MalformedDocument, "content type is")
 
 
-@pytest.mark.case("objects", "a wrong size or digest is told with host and image")
+@pytest.mark.case("objects", "a wrong size or digest: the error names host and image")
 @pytest.mark.parametrize("kind", ["manifest", "config"])
 @pytest.mark.parametrize("change", [{"size": 5}, {"size": 1 << 40}, {"digest": digest(b"something else")}])
 async def test_what_is_wrong_with_a_document_is_told_with_host_and_image(
@@ -387,7 +387,7 @@ async def test_what_is_wrong_with_a_document_is_told_with_host_and_image(
         assert fact in str(error)
 
 
-@pytest.mark.case("objects", "a size beyond every disk")
+@pytest.mark.case("objects", "a size larger than any disk")
 async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     blob = {**shelf.blob(layer.blob, GZIP), "size": 1 << 62}
@@ -396,7 +396,7 @@ async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: ObjectShel
     assert f"blob {blob['digest']} of {shelf.reference}" in str(error)
 
 
-@pytest.mark.case("objects", "the body's digest beats Docker-Content-Digest")
+@pytest.mark.case("objects", "the digest of the body takes precedence over Docker-Content-Digest")
 async def test_the_body_s_digest_counts_and_not_the_header_s(
     shelf: ObjectShelf, pull: Pull, settings: Settings
 ) -> None:
@@ -413,7 +413,7 @@ async def test_the_body_s_digest_counts_and_not_the_header_s(
     await refused(pull, DigestMismatch, "got digest", reference=f"{shelf.registry.address}/{NAME}@sha256:{'0' * 64}")
 
 
-@pytest.mark.case("objects", "a tag is resolved once, and pinned")
+@pytest.mark.case("objects", "a tag is resolved once and pinned")
 async def test_a_tag_that_moves_in_mid_pull_does_not_matter(
     shelf: ObjectShelf, settings: Settings, tmp_path: Path
 ) -> None:
@@ -434,7 +434,7 @@ async def test_a_manifest_of_more_than_4_mib_is_refused(shelf: ObjectShelf, pull
     await refused(pull, FastpullError, "more than 4194304 bytes")
 
 
-@pytest.mark.case("objects", "sizes that are negative, zero or wrong")
+@pytest.mark.case("objects", "negative, zero or wrong sizes")
 @pytest.mark.parametrize(
     ("size", "kind"), [(-1, MalformedDocument), (0, IntegrityError), (1, SizeMismatch), (1 << 40, FastpullError)]
 )
@@ -449,7 +449,7 @@ async def test_a_size_that_lies_is_found(
     await refused(pull, kind)
 
 
-@pytest.mark.case("objects", "a number of diff_ids that is not that of the layers")
+@pytest.mark.case("objects", "different numbers of diff_ids and layers")
 async def test_layers_and_diff_ids_have_to_be_as_many(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     blob = shelf.blob(layer.blob, GZIP)
@@ -468,7 +468,7 @@ async def test_empty_layers_of_the_history_are_no_layers(shelf: ObjectShelf, pul
 # --- what is no image
 
 
-@pytest.mark.case("objects", "Docker's schema 1 is refused by name")
+@pytest.mark.case("objects", "Docker's schema 1 is rejected by name")
 async def test_schema_1_is_refused_by_name(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document({"schemaVersion": 1, "name": NAME, "tag": "v1", "fsLayers": [], "history": []})
     await refused(pull, UnsupportedMediaType, "schema 1")
@@ -487,7 +487,7 @@ ARTIFACTS = [
 ]
 
 
-@pytest.mark.case("objects", "artifacts and Helm charts are refused politely")
+@pytest.mark.case("objects", "artifacts and Helm charts are rejected with advice")
 @pytest.mark.parametrize(("config_type", "artifact_type", "words"), ARTIFACTS)
 async def test_an_artifact_is_named_with_who_can_fetch_it(
     shelf: ObjectShelf, pull: Pull, config_type: str, artifact_type: str, words: str
@@ -500,14 +500,14 @@ async def test_an_artifact_is_named_with_who_can_fetch_it(
     assert shelf.registry.blob_requests() == []
 
 
-@pytest.mark.case("objects", "a signature that looks like an image (cosign)")
+@pytest.mark.case("objects", "a cosign signature that looks like an image")
 async def test_a_cosign_signature_is_named(shelf: ObjectShelf, pull: Pull) -> None:
     payload = shelf.blob(b"{}", "application/vnd.dev.cosign.simplesigning.v1+json")
     shelf.document(shelf.manifest(shelf.config(stored([])), payload))
     await refused(pull, UnsupportedMediaType, "unsupported layer, a signature.*cosign verify")
 
 
-@pytest.mark.case("objects", "encrypted, EROFS, Nydus and other layers are named as unsupported")
+@pytest.mark.case("objects", "encrypted, EROFS, Nydus and other layers are rejected by name")
 @pytest.mark.parametrize(
     ("layer_type", "words"),
     [
@@ -549,7 +549,7 @@ async def test_a_layer_may_be_empty(shelf: ObjectShelf, pull: Pull) -> None:
     assert names(await pull()) == {"f"}
 
 
-@pytest.mark.case("objects", "the same layer twice is fetched once")
+@pytest.mark.case("objects", "a layer listed twice is fetched once")
 @pytest.mark.parametrize("workers", [1, 4])
 async def test_the_same_layer_may_stand_in_an_image_twice(shelf: ObjectShelf, pull: Pull, workers: int) -> None:
     base, hide = stored([file("f", os.urandom(3 << 20)), file("g")], bytes), stored([whiteout("f")])
@@ -570,7 +570,7 @@ async def test_embedded_data_spare_a_request(shelf: ObjectShelf, pull: Pull) -> 
     assert names(await pull()) == {"f"}
 
 
-@pytest.mark.case("objects", "'data' that are something else")
+@pytest.mark.case("objects", "'data' with wrong content")
 @pytest.mark.parametrize(
     ("data", "words"),
     [("AAAA", "'data' has 3 bytes"), ("not base64", "not base64"), (7, "not a string"), ("", "0 bytes")],
@@ -595,7 +595,7 @@ async def test_embedded_data_of_the_right_size_are_hashed(shelf: ObjectShelf, pu
     await refused(pull, MalformedDocument, "'data' is not what sha256:")
 
 
-@pytest.mark.case("objects", "non-distributable layers come from the registry, never from their urls")
+@pytest.mark.case("objects", "non-distributable layers are fetched from the registry, never from their urls")
 @pytest.mark.parametrize(
     "layer_type", [media_types.OCI_FOREIGN_LAYER + "+gzip", media_types.DOCKER_FOREIGN_LAYER + ".gzip"]
 )
@@ -615,7 +615,7 @@ async def test_urls_are_never_asked(shelf: ObjectShelf, pull: Pull, settings: Se
         assert elsewhere.asked == []
 
 
-@pytest.mark.case("objects", "sha512 of manifests, configs, layers and diff_ids")
+@pytest.mark.case("objects", "sha512 for manifests, configs, layers and diff_ids")
 async def test_sha512_is_as_good(shelf: ObjectShelf, pull: Pull, settings: Settings) -> None:
     tar = archive([file("f", os.urandom(1 << 20))])
     layer = StoredLayer(gzip.compress(tar, 1), digest(tar, "sha512"))
@@ -636,7 +636,7 @@ async def test_sha512_is_as_good(shelf: ObjectShelf, pull: Pull, settings: Setti
     await refused(pull, DigestMismatch, "sha512:", cache=settings.cache + "-other")
 
 
-@pytest.mark.case("objects", "digest algorithms that are not supported")
+@pytest.mark.case("objects", "unsupported digest algorithms")
 @pytest.mark.parametrize("name", ["blake3:" + "a" * 64, "md5:" + "a" * 32, "sha384:" + "a" * 96])
 async def test_another_digest_algorithm_is_named(shelf: ObjectShelf, pull: Pull, name: str) -> None:
     layer = stored([file("f")])
@@ -666,7 +666,7 @@ async def test_a_layer_may_be_compressed_in_these_ways(
     assert ((await pull()) / "f").read_bytes() == content
 
 
-@pytest.mark.case("objects", "zstd:chunked as buildah writes it")
+@pytest.mark.case("objects", "zstd:chunked as written by buildah")
 @pytest.mark.peer("skopeo")
 @pytest.mark.parametrize("form", ["zstd", "zstd:chunked", "gzip"])
 def test_layers_that_skopeo_compressed_are_read(tmp_path: Path, settings: Settings, form: str) -> None:
@@ -682,14 +682,16 @@ def test_layers_that_skopeo_compressed_are_read(tmp_path: Path, settings: Settin
     assert names(tmp_path / "out") == {"f", "empty"}
 
 
-@pytest.mark.case("objects", "a media type that is not the layer's compression: the bytes decide (declared deviation)")
+@pytest.mark.case(
+    "objects", "a media type that contradicts the layer's compression: the content decides (documented deviation)"
+)
 @pytest.mark.parametrize(("layer_type", "compress"), [(GZIP, zstd), (ZSTD, None), (GZIP, bytes)])
 async def test_a_layer_is_what_its_bytes_are(shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any) -> None:
     shelf.document(shelf.image(stored([file("f")], compress), layer_type=layer_type))
     assert names(await pull()) == {"f"}
 
 
-@pytest.mark.case("objects", "a layer that is none of these")
+@pytest.mark.case("objects", "a layer in an unknown format")
 async def test_a_layer_of_other_bytes_is_an_error(shelf: ObjectShelf, pull: Pull) -> None:
     tar = archive([file("f")])
     shelf.document(shelf.image(StoredLayer(b"BZh9" + os.urandom(100), digest(tar))))
@@ -698,7 +700,7 @@ async def test_a_layer_of_other_bytes_is_an_error(shelf: ObjectShelf, pull: Pull
     await refused(pull, DecompressError)
 
 
-@pytest.mark.case("objects", "a diff_id that is not the layer's")
+@pytest.mark.case("objects", "a wrong diff_id")
 async def test_a_wrong_diff_id_is_found(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(StoredLayer(stored([file("f")]).blob, digest(b"something else"))))
     await refused(pull, DiffIdMismatch)

@@ -22,9 +22,9 @@ def policy(tmp_path: Path, kind: str) -> str:
     return str(path)
 
 
-@pytest.mark.case("signatures", "a rejected image is not asked for")
+@pytest.mark.case("signatures", "a rejected image causes no request")
 @pytest.mark.parametrize("kind", ["reject", "signedBy", "sigstoreSigned"])
-async def test_what_the_policy_forbids_is_not_asked_for(
+async def test_rejected_image_causes_no_request(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -42,8 +42,8 @@ async def test_what_the_policy_forbids_is_not_asked_for(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.case("signatures", "what is rejected may be looked at, for its digest to be verified")
-async def test_what_the_policy_forbids_may_be_looked_at_but_not_used(
+@pytest.mark.case("signatures", "a rejected image may be inspected to verify its digest")
+async def test_rejected_image_may_be_inspected_but_not_pulled(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -55,9 +55,7 @@ async def test_what_the_policy_forbids_may_be_looked_at_but_not_used(
             await client.finish(image)
 
 
-async def test_an_image_in_the_cache_is_forbidden_too(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
-) -> None:
+async def test_policy_applies_to_cached_images(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a")])
     async with fastpull.Client(replace(settings, policy=policy(tmp_path, "insecureAcceptAnything"))) as client:
         await client.pull(reference, tmp_path / "one")
@@ -69,7 +67,7 @@ async def test_an_image_in_the_cache_is_forbidden_too(
             await client.finish(reference)
 
 
-def test_the_command_line_names_file_and_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_names_policy_file_and_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["pull", "example.test/app:v1", "--cache", str(tmp_path / "cache"), "-o", str(tmp_path / "out")]
     assert main([*arguments, "--policy", policy(tmp_path, "reject")]) == 13
     assert "policy.json, default: reject, forbids: example.test/app:v1" in capsys.readouterr().err

@@ -116,7 +116,7 @@ def ranges(asked: list[Asked]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.case("http", "closed ranges, over several connections, without gap or overlap")
-async def test_a_blob_comes_in_closed_ranges_over_several_connections(
+async def test_blob_is_fetched_in_closed_ranges_over_several_connections(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     await pull(big(registry), tmp_path, settings)
@@ -129,7 +129,7 @@ async def test_a_blob_comes_in_closed_ranges_over_several_connections(
 
 
 @pytest.mark.case("http", "Accept-Encoding: identity")
-async def test_nothing_is_asked_to_be_compressed_on_the_way(
+async def test_requests_accept_only_identity_encoding(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     seen = set()
@@ -143,9 +143,9 @@ async def test_nothing_is_asked_to_be_compressed_on_the_way(
     assert seen == {"identity", "fastpull"}
 
 
-@pytest.mark.case("http", "200 to a range: one stream")
+@pytest.mark.case("http", "200 for a range: one stream")
 @pytest.mark.parametrize("answer", [no_ranges, no_length], ids=["200", "chunked"])
-async def test_a_host_without_ranges_sends_the_blob_once(
+async def test_host_without_ranges_sends_blob_once(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, answer: Fault
 ) -> None:
     registry.faults.append(answer)
@@ -153,15 +153,15 @@ async def test_a_host_without_ranges_sends_the_blob_once(
     assert len([one for one in registry.blob_requests() if one.range]) == 1
 
 
-@pytest.mark.case("http", "200 to a range after 206 to others")
-async def test_a_host_that_forgets_ranges_is_asked_for_the_rest_in_one_piece(
+@pytest.mark.case("http", "200 for a range after 206 for others")
+async def test_host_that_stops_supporting_ranges_sends_the_rest_in_one_stream(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     registry.faults.append(from_request(1, no_ranges))
     await pull(big(registry), tmp_path, settings)
 
 
-@pytest.mark.case("http", "206 with a Content-Range that was not asked for")
+@pytest.mark.case("http", "206 with a Content-Range other than requested")
 @pytest.mark.parametrize(
     "text",
     [
@@ -173,15 +173,15 @@ async def test_a_host_that_forgets_ranges_is_asked_for_the_rest_in_one_piece(
         "bytes */{size}",
     ],
 )
-async def test_a_wrong_content_range_is_never_believed(
+async def test_wrong_content_range_is_rejected(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, text: str
 ) -> None:
     registry.faults.append(times(2, from_request(1, wrong_content_range(text))))
     await pull(big(registry), tmp_path, settings)
 
 
-@pytest.mark.case("http", "206 with a Content-Range that stays wrong")
-async def test_a_content_range_that_stays_wrong_is_an_error(
+@pytest.mark.case("http", "206 with a persistently wrong Content-Range")
+async def test_persistently_wrong_content_range_is_an_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     registry.faults.append(wrong_content_range("bytes 1-2/{size}"))
@@ -190,16 +190,16 @@ async def test_a_content_range_that_stays_wrong_is_an_error(
     assert registry.address in str(error)
 
 
-@pytest.mark.case("http", "206 with a total that is not the descriptor's size")
-async def test_a_total_that_is_not_the_descriptor_s_is_a_size_mismatch(
+@pytest.mark.case("http", "206 with a total other than the descriptor's size")
+async def test_total_other_than_descriptor_is_size_mismatch(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     registry.faults.append(wrong_content_range("bytes {start}-{last}/99999999999"))
     await refused(big(registry), tmp_path, settings, SizeMismatch)
 
 
-@pytest.mark.case("http", "206 with less than was asked for")
-async def test_a_shorter_range_than_asked_for_is_completed(
+@pytest.mark.case("http", "206 with less than requested")
+async def test_shorter_range_than_requested_is_completed(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     async def short(running: FaultyRegistry, request: web.Request, digest: str) -> web.Response:
@@ -215,9 +215,9 @@ async def test_a_shorter_range_than_asked_for_is_completed(
 # --- connections that break
 
 
-@pytest.mark.case("http", "a body that is cut off, or reset, is resumed")
+@pytest.mark.case("http", "a truncated or reset body is resumed")
 @pytest.mark.parametrize("fault", [truncated, reset])
-async def test_a_broken_connection_goes_on_where_it_broke(
+async def test_broken_range_resumes_where_it_broke(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, fault: Fault
 ) -> None:
     registry.faults.append(times(4, fault))
@@ -228,9 +228,9 @@ async def test_a_broken_connection_goes_on_where_it_broke(
     assert sum(isinstance(event, Retrying) for event in events) >= 4
 
 
-@pytest.mark.case("http", "bodies that end with their connection, whole or cut off")
+@pytest.mark.case("http", "bodies that end with their connection, complete or truncated")
 @pytest.mark.parametrize("is_whole", [True, False])
-async def test_a_body_may_end_with_its_connection(
+async def test_body_may_end_with_its_connection(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, is_whole: bool
 ) -> None:
     reference = big(registry)
@@ -254,8 +254,10 @@ async def test_a_body_may_end_with_its_connection(
     assert sum(sent) == len(registry.blobs[layer_digest(registry)]), "nothing came twice"
 
 
-@pytest.mark.case("http", "an ETag that changes in mid pull")
-async def test_digests_count_and_not_entity_tags(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("http", "an ETag changes during a pull")
+async def test_digests_are_verified_and_etags_ignored(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
     async def another(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = running.blobs[digest]
         start, stop = asked_range(request, len(body))
@@ -270,16 +272,16 @@ async def test_digests_count_and_not_entity_tags(registry: FaultyRegistry, setti
 
 
 @pytest.mark.case("http", "many breaks, each after some progress")
-async def test_as_long_as_bytes_come_it_goes_on(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_breaks_with_progress_are_retried_without_limit(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
     """More breaks than attempts, each with some progress before it."""
     registry.faults.append(times(40, truncated))
     await pull(big(registry), tmp_path, settings)
 
 
-@pytest.mark.case("http", "a host that never gives anything")
-async def test_a_host_that_only_breaks_is_given_up(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
-) -> None:
+@pytest.mark.case("http", "a host that never sends data")
+async def test_host_without_progress_fails(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     async def nothing(_: FaultyRegistry, request: web.Request, __: str) -> web.StreamResponse:
         assert request.transport is not None
         request.transport.abort()
@@ -291,8 +293,8 @@ async def test_a_host_that_only_breaks_is_given_up(
     assert registry.address in str(error)
 
 
-@pytest.mark.case("http", "a connection on which nothing comes")
-async def test_a_stalled_connection_is_dropped(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("http", "a stalled connection")
+async def test_stalled_connection_is_closed(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     settings = replace(settings, access=Access(timeout=0.3))
 
     async def stall(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
@@ -314,16 +316,16 @@ async def test_a_stalled_connection_is_dropped(registry: FaultyRegistry, setting
 # --- refusals
 
 
-@pytest.mark.case("http", "408, 429, 5xx that pass")
+@pytest.mark.case("http", "transient 408, 429, 5xx")
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
-async def test_a_passing_refusal_is_repeated(
+async def test_transient_status_is_retried(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, code: int
 ) -> None:
     registry.faults.append(times(3, status(code)))
     await pull(big(registry), tmp_path, settings)
 
 
-@pytest.mark.case("http", "401, 403, 404, 416, 418, 500 that last")
+@pytest.mark.case("http", "permanent 401, 403, 404, 416, 418, 500")
 @pytest.mark.parametrize(
     ("code", "kind", "exit_code"),
     [
@@ -335,7 +337,7 @@ async def test_a_passing_refusal_is_repeated(
         (500, UnexpectedAnswer, 11),
     ],
 )
-async def test_a_lasting_refusal_is_an_error_of_its_kind(
+async def test_permanent_status_raises_its_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, code: int, kind: type[FastpullError], exit_code: int
 ) -> None:
     registry.faults.append(status(code))
@@ -343,8 +345,8 @@ async def test_a_lasting_refusal_is_an_error_of_its_kind(
     assert error.exit_code == exit_code
 
 
-@pytest.mark.case("http", "Retry-After is obeyed by every connection")
-async def test_retry_after_is_obeyed_by_every_connection(
+@pytest.mark.case("http", "Retry-After applies to all connections")
+async def test_retry_after_applies_to_all_connections(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     """Of two connections one is refused while the other is busy: no request is on its way then."""
@@ -375,16 +377,14 @@ async def test_retry_after_is_obeyed_by_every_connection(
 
 
 @pytest.mark.case("http", "Retry-After of an hour")
-async def test_too_long_a_pause_is_told_and_not_made(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
-) -> None:
+async def test_too_long_retry_after_is_an_error(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     registry.faults.append(status(429, Retry_After="3600"))
     error = await refused(big(registry), tmp_path, settings, RateLimited)
     assert "Try again in 3600 s" in str(error)
 
 
-@pytest.mark.case("http", "503 to a manifest")
-async def test_a_document_is_asked_for_again_too(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("http", "503 for a manifest")
+async def test_document_request_is_retried(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     left = [3]
     original = registry.serve_manifest
 
@@ -396,23 +396,23 @@ async def test_a_document_is_asked_for_again_too(registry: FaultyRegistry, setti
     await pull(big(registry), tmp_path, settings)
 
 
-@pytest.mark.case("http", "404 to a tag")
-async def test_a_wrong_tag_names_tag_repository_and_registry(
+@pytest.mark.case("http", "404 for a tag")
+async def test_unknown_tag_error_names_tag_repository_and_registry(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     error = await refused(f"{registry.address}/test/none:v9", tmp_path, settings, NotFound)
     assert all(word in str(error) for word in ("'v9'", "test/none", registry.address))
 
 
-@pytest.mark.case("http", "a name that cannot be resolved")
-async def test_an_unknown_host_is_told_at_once(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("http", "an unresolvable name")
+async def test_unknown_host_fails_without_retry(settings: Settings, tmp_path: Path) -> None:
     error = await refused("registry.invalid/a/b:v1", tmp_path, settings, TransportError)
     assert "registry.invalid" in str(error)
     assert "cannot resolve its name" in str(error)
 
 
 @pytest.mark.case("http", "a closed port")
-async def test_a_closed_port_is_told_with_its_address(settings: Settings, tmp_path: Path) -> None:
+async def test_closed_port_error_names_address(settings: Settings, tmp_path: Path) -> None:
     error = await refused("127.0.0.1:9/a/b:v1", tmp_path, settings, TransportError)
     assert "127.0.0.1:9" in str(error)
 
@@ -426,7 +426,7 @@ async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> w
     return web.Response()
 
 
-@pytest.mark.case("http", "failures name host, reference, credentials' place and the next step")
+@pytest.mark.case("http", "errors name host, reference, origin of credentials and next step")
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize(
     ("fault", "kind"),
@@ -442,7 +442,7 @@ async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> w
     ],
     ids=["gone", "truncated", "403", "404", "429", "500", "redirect", "content-range"],
 )
-async def test_every_failure_tells_all_that_helps(
+async def test_every_failure_names_host_reference_credentials_and_advice(
     registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -469,8 +469,8 @@ async def test_every_failure_tells_all_that_helps(
 # --- redirects
 
 
-@pytest.mark.case("http", "redirects of blobs, remembered")
-async def test_blobs_may_be_elsewhere_and_are_asked_for_there_from_then_on(
+@pytest.mark.case("http", "redirects of blobs are remembered")
+async def test_redirect_of_blob_is_remembered(
     registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = big(registry)
@@ -481,8 +481,8 @@ async def test_blobs_may_be_elsewhere_and_are_asked_for_there_from_then_on(
     assert len(ranges(elsewhere.asked)) > 2
 
 
-@pytest.mark.case("http", "a signed URL that expires in mid pull")
-async def test_an_expired_location_is_asked_for_again(
+@pytest.mark.case("http", "a signed URL expires during a pull")
+async def test_expired_location_is_renewed(
     registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = big(registry)
@@ -503,7 +503,7 @@ async def test_an_expired_location_is_asked_for_again(
 
 
 @pytest.mark.case("http", "redirects to another host: no credentials")
-async def test_credentials_stay_with_their_origin(
+async def test_redirect_target_gets_no_credentials(
     registry: FaultyRegistry,
     elsewhere: FaultyRegistry,
     settings: Settings,
@@ -523,8 +523,8 @@ async def test_credentials_stay_with_their_origin(
         assert {one.authorization for one in elsewhere.asked} == {""}
 
 
-@pytest.mark.case("http", "an expired location is asked for once for all connections")
-async def test_of_many_whose_location_has_expired_one_asks_for_the_new_one(
+@pytest.mark.case("http", "an expired location is renewed once for all connections")
+async def test_expired_location_is_renewed_once_for_all_connections(
     registry: FaultyRegistry, elsewhere: FaultyRegistry, settings: Settings
 ) -> None:
     content = os.urandom(50 * 1000)
@@ -569,16 +569,16 @@ async def test_ten_redirects_are_followed(registry: FaultyRegistry, settings: Se
 
 
 @pytest.mark.case("http", "more than ten redirects")
-async def test_a_loop_of_redirects_is_an_error(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_redirect_loop_is_an_error(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = big(registry)
     registry.faults.append(redirect(lambda digest: f"/v2/test/image/blobs/{digest}"))
     error = await refused(reference, tmp_path, settings, UnexpectedAnswer)
     assert "more than 10 redirects" in str(error)
 
 
-@pytest.mark.case("http", "redirects to no URL, or another scheme")
+@pytest.mark.case("http", "redirects to an invalid URL or another scheme")
 @pytest.mark.parametrize("location", ["", "ftp://host/x", "http://", "//", "http://[bad", "file:///etc/passwd"])
-async def test_a_redirect_to_nowhere_is_an_error(
+async def test_invalid_redirect_is_an_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, location: str
 ) -> None:
     reference = big(registry)
@@ -587,7 +587,7 @@ async def test_a_redirect_to_nowhere_is_an_error(
 
 
 @pytest.mark.case("http", "redirects from https to http")
-def test_a_redirect_never_leaves_tls() -> None:
+def test_redirect_from_https_to_http_is_an_error() -> None:
     class RedirectResponse:
         url = URL("https://registry.example/v2/a/blobs/x")
         status = 307
@@ -602,7 +602,7 @@ def test_a_redirect_never_leaves_tls() -> None:
 
 
 @pytest.mark.case("auth", "Bearer, anonymous")
-async def test_an_anonymous_token_is_fetched_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_anonymous_token_is_fetched_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     registry.account = Account()
     await pull(big(registry), tmp_path, settings)
     assert registry.account.issued == 1
@@ -610,7 +610,7 @@ async def test_an_anonymous_token_is_fetched_once(registry: FaultyRegistry, sett
 
 @pytest.mark.case("auth", "Basic, and Bearer with a login")
 @pytest.mark.parametrize("basic", [True, False], ids=["basic", "token"])
-async def test_credentials_come_from_docker_s_config(
+async def test_credentials_from_docker_config_are_used(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, basic: bool
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -628,7 +628,7 @@ async def test_credentials_come_from_docker_s_config(
     await pull(reference, tmp_path, settings)
 
 
-async def test_a_malformed_docker_config_stops_before_a_token_is_asked_for(
+async def test_malformed_docker_config_fails_before_token_request(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -641,8 +641,8 @@ async def test_a_malformed_docker_config_stops_before_a_token_is_asked_for(
     assert not [one for one in registry.asked if one.path == "/token"]
 
 
-@pytest.mark.case("auth", "401 in mid pull: one new token, no range lost")
-async def test_a_token_that_ends_in_mid_pull_is_replaced_once(
+@pytest.mark.case("auth", "401 during a pull: one new token, no range lost")
+async def test_token_expired_during_pull_is_renewed_once(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     registry.account = Account()
@@ -663,7 +663,7 @@ async def test_a_token_that_ends_in_mid_pull_is_replaced_once(
 
 
 @pytest.mark.case("auth", "60 layers share a token")
-async def test_many_requests_share_one_token(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_concurrent_requests_share_one_token(registry: FaultyRegistry, settings: Settings) -> None:
     registry.account = Account()
     reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(60)])
     async with fastpull.Client(settings) as client:
@@ -671,7 +671,7 @@ async def test_many_requests_share_one_token(registry: FaultyRegistry, settings:
     assert registry.account.issued == 1
 
 
-async def test_a_short_lived_token_is_renewed_before_it_ends(
+async def test_short_lived_token_is_renewed_before_expiry(
     registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.account = Account(lifetime_seconds=100)
@@ -686,7 +686,7 @@ async def test_a_short_lived_token_is_renewed_before_it_ends(
     assert len(refused_now) <= 1
 
 
-@pytest.mark.case("auth", "a token server that talks nonsense")
+@pytest.mark.case("auth", "a malformed token response")
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -700,7 +700,7 @@ async def test_a_short_lived_token_is_renewed_before_it_ends(
         (b"", 500),
     ],
 )
-async def test_a_token_server_that_talks_nonsense_is_an_error(
+async def test_malformed_token_response_is_an_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, body: bytes, code: int
 ) -> None:
     registry.account = Account()
@@ -709,12 +709,12 @@ async def test_a_token_server_that_talks_nonsense_is_an_error(
     assert error.exit_code == 11
 
 
-@pytest.mark.case("auth", "challenges that cannot be answered")
+@pytest.mark.case("auth", "unsupported challenges")
 @pytest.mark.parametrize(
     "challenge",
     ["", "Negotiate", "Bearer", 'Bearer realm="no url"', 'Bearer realm="file:///etc/passwd"', 'Basic realm="x"'],
 )
-async def test_a_challenge_that_cannot_be_answered_is_an_error(
+async def test_unsupported_challenge_is_an_error(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, challenge: str
 ) -> None:
     registry.account = Account()
@@ -726,7 +726,7 @@ async def test_a_challenge_that_cannot_be_answered_is_an_error(
 
 
 @pytest.mark.case("auth", "a realm over http for a registry over https")
-def test_a_token_server_is_as_secure_as_its_registry() -> None:
+def test_token_server_must_be_as_secure_as_registry() -> None:
     challenge = Challenge("bearer", {"realm": "http://user:pw@auth.example/token"})
     with pytest.raises(UnexpectedAnswer, match="less secure"):
         realm_of(challenge, URL("https://registry.example"))
@@ -736,7 +736,7 @@ def test_a_token_server_is_as_secure_as_its_registry() -> None:
 # --- transport
 
 
-async def test_plain_http_is_for_loopback_and_for_who_asks(settings: Settings) -> None:
+async def test_plain_http_needs_loopback_or_setting(settings: Settings) -> None:
     async with fastpull.Client(settings) as client:
         schemes = {
             name: client._registries.client(fastpull.Reference.parse(name))._schemes
@@ -754,8 +754,8 @@ async def test_plain_http_is_for_loopback_and_for_who_asks(settings: Settings) -
         assert client._registries.client(fastpull.Reference.parse("registry.example/a"))._schemes == ("https", "http")
 
 
-@pytest.mark.case("http", "proxies of the environment")
-async def test_a_proxy_of_the_environment_is_used(
+@pytest.mark.case("http", "proxies from the environment")
+async def test_proxy_from_environment_is_used(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The registry itself plays the proxy: it is asked with whole URLs."""
@@ -768,7 +768,7 @@ async def test_a_proxy_of_the_environment_is_used(
 
 
 @pytest.mark.case("http", "keep-alive")
-async def test_connections_are_kept(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_connections_are_reused(registry: FaultyRegistry, settings: Settings) -> None:
     ports = set()
 
     async def note(_: FaultyRegistry, request: web.Request, __: str) -> None:
@@ -782,7 +782,7 @@ async def test_connections_are_kept(registry: FaultyRegistry, settings: Settings
     assert len(ports) <= 4
 
 
-async def test_a_host_that_is_far_away_is_asked_over_more_connections_at_once(
+async def test_host_with_high_latency_gets_more_initial_connections(
     registry: FaultyRegistry, settings: Settings
 ) -> None:
     registry.faults.append(together(16))
@@ -795,9 +795,7 @@ async def test_a_host_that_is_far_away_is_asked_over_more_connections_at_once(
     assert report.error is None
 
 
-async def test_layers_are_asked_for_without_one_waiting_for_another(
-    registry: FaultyRegistry, settings: Settings
-) -> None:
+async def test_layers_are_requested_concurrently(registry: FaultyRegistry, settings: Settings) -> None:
     registry.faults.append(together(4))
     reference = publish(registry, *[[file(f"f{n}", os.urandom(100))] for n in range(4)])
     async with fastpull.Client(settings) as client:
@@ -806,7 +804,7 @@ async def test_layers_are_asked_for_without_one_waiting_for_another(
 
 
 @pytest.mark.case("http", "IPv6")
-async def test_a_registry_has_an_address_of_ipv6(settings: Settings, tmp_path: Path) -> None:
+async def test_registry_with_ipv6_address(settings: Settings, tmp_path: Path) -> None:
     registry = FaultyRegistry()
     publish(registry, [file("a")])
     runner = web.AppRunner(web.Application(middlewares=[]), access_log=None, shutdown_timeout=0.5)
@@ -825,8 +823,8 @@ async def test_a_registry_has_an_address_of_ipv6(settings: Settings, tmp_path: P
     assert registry.address in str(caught.value)
 
 
-@pytest.mark.case("http", "a limit of connections for all who share a cache")
-async def test_a_site_s_limit_counts_for_all_clients_of_a_cache(
+@pytest.mark.case("http", "a connection limit for all clients of a cache")
+async def test_site_connection_limit_applies_to_all_clients_of_a_cache(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     most = 0
@@ -846,8 +844,8 @@ async def test_a_site_s_limit_counts_for_all_clients_of_a_cache(
     assert most == 2
 
 
-@pytest.mark.case("http", "RateLimit-Remaining that is low")
-async def test_a_low_rate_limit_is_told_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("http", "a low RateLimit-Remaining")
+async def test_low_rate_limit_warns_once(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     original = registry.serve_manifest
 
     async def counting(request: web.Request, name: str, version: str) -> web.StreamResponse:
@@ -867,9 +865,9 @@ async def test_a_low_rate_limit_is_told_once(registry: FaultyRegistry, settings:
     assert registry.address in warning.message
 
 
-@pytest.mark.case("http", "a proxy that refuses")
+@pytest.mark.case("http", "a refusing proxy")
 @pytest.mark.parametrize("status_code", [407, 403])
-async def test_a_proxy_that_refuses_is_told_without_its_password(
+async def test_refusing_proxy_error_omits_password(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, status_code: int
 ) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -887,8 +885,8 @@ async def test_a_proxy_that_refuses_is_told_without_its_password(
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
-@pytest.mark.case("http", "a proxy that is not there")
-async def test_a_proxy_that_is_not_there_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.case("http", "an unreachable proxy")
+async def test_unreachable_proxy_is_an_error(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://user:hunter2@127.0.0.1:9")
     async with fastpull.Client(settings) as client:
         with pytest.raises(TransportError, match="cannot reach the proxy.*https_proxy") as caught:
@@ -896,8 +894,8 @@ async def test_a_proxy_that_is_not_there_is_told(settings: Settings, monkeypatch
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
-@pytest.mark.case("http", "a host that changes its mind about ranges and bytes")
-async def test_what_was_read_is_not_overwritten_by_a_host_that_changes_its_mind(
+@pytest.mark.case("http", "a host that changes range support and content")
+async def test_consumed_bytes_are_not_overwritten_by_changed_content(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     """First a right range, then whole blobs, then all of it as one range, in which other bytes stand."""

@@ -74,7 +74,7 @@ def add_index(registry: FaultyRegistry) -> None:
 
 
 @pytest.mark.parametrize("is_index", [False, True], ids=["manifest", "index"])
-async def test_a_tag_that_is_current_costs_one_request(
+async def test_current_tag_takes_one_request(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str, is_index: bool
 ) -> None:
     if is_index:
@@ -86,7 +86,7 @@ async def test_a_tag_that_is_current_costs_one_request(
     assert content(tmp_path / "two") == "1"
 
 
-async def test_with_tokens_it_costs_a_challenge_and_a_token_more(
+async def test_token_adds_challenge_and_token_request(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     registry.account = Account()
@@ -96,7 +96,7 @@ async def test_with_tokens_it_costs_a_challenge_and_a_token_more(
     assert asked(registry) == ["HEAD manifests/v1", "GET /token", "HEAD manifests/v1"]
 
 
-async def test_a_tag_that_moved_is_fetched_by_the_digest_that_it_names(
+async def test_moved_tag_is_fetched_by_its_digest(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     await pull(reference, settings, tmp_path / "one")
@@ -113,7 +113,7 @@ async def test_a_tag_that_moved_is_fetched_by_the_digest_that_it_names(
     assert asked(registry) == ["HEAD manifests/v1"], "the cache knows also what it named before"
 
 
-async def test_a_tag_that_moves_during_a_pull_changes_nothing(
+async def test_tag_that_moves_during_pull_has_no_effect(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     async with fastpull.Client(settings) as client:
@@ -127,7 +127,7 @@ async def test_a_tag_that_moves_during_a_pull_changes_nothing(
 
 
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
-async def test_sixty_layers_are_resolved_without_a_request_for_any(
+async def test_resolving_sixty_layers_requests_none_of_them(
     registry: FaultyRegistry, settings: Settings, is_warm: bool
 ) -> None:
     reference = publish(registry, *([file(f"f{number}", b"x")] for number in range(60)))
@@ -171,7 +171,7 @@ def head(status: int = 200, digest: str | None = None) -> Callable[[FaultyRegist
     ],
     ids=["405", "501", "400", "404", "406", "no-digest", "short-digest", "other-digest"],
 )
-async def test_a_registry_that_knows_no_head_is_asked_for_the_manifest(
+async def test_registry_without_head_gets_manifest_request(
     registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -187,7 +187,7 @@ async def test_a_registry_that_knows_no_head_is_asked_for_the_manifest(
     assert content(tmp_path / "two") == "2"
 
 
-async def test_a_head_that_lies_gets_nothing_unverified_in(
+async def test_wrong_digest_of_head_is_detected(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     await pull(reference, settings, tmp_path / "one")
@@ -224,7 +224,7 @@ async def offline(registry: FaultyRegistry, settings: Settings, tmp_path: Path, 
         ("never", True, 0),
     ],
 )
-async def test_what_each_policy_asks(
+async def test_requests_of_each_pull_policy(
     registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -242,7 +242,7 @@ async def test_what_each_policy_asks(
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("always", "2"), ("newer", "2"), ("missing", "1"), ("never", "1")])
-async def test_what_each_policy_makes_of_a_tag_that_moved(
+async def test_result_of_each_pull_policy_for_moved_tag(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str, policy: str, expected: str
 ) -> None:
     await pull(reference, settings, tmp_path / "first")
@@ -252,7 +252,7 @@ async def test_what_each_policy_makes_of_a_tag_that_moved(
 
 
 @pytest.mark.parametrize(("policy", "works"), [("always", False), ("newer", True), ("missing", True), ("never", True)])
-async def test_what_each_policy_does_without_a_network(
+async def test_result_of_each_pull_policy_without_network(
     offline: str, settings: Settings, tmp_path: Path, policy: str, works: bool
 ) -> None:
     events: list[Event] = []
@@ -272,7 +272,7 @@ async def test_what_each_policy_does_without_a_network(
 @pytest.mark.parametrize(
     ("status", "kind"), [(404, NotFound), (403, AccessDenied), (429, RateLimited), (500, UnexpectedAnswer)]
 )
-async def test_newer_makes_do_with_the_cache_whatever_the_registry_says(
+async def test_newer_falls_back_to_cache_on_any_registry_error(
     registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -294,7 +294,7 @@ async def test_newer_makes_do_with_the_cache_whatever_the_registry_says(
 
 
 @pytest.mark.parametrize("what", ["nothing", "manifest", "config", "layer", "ref"])
-async def test_never_says_what_the_cache_lacks_and_asks_nobody(
+async def test_never_names_missing_content_without_request(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str, what: str
 ) -> None:
     if what != "nothing":
@@ -316,7 +316,7 @@ async def test_never_says_what_the_cache_lacks_and_asks_nobody(
     assert content(tmp_path / "out") == "1", "what is missing is fetched"
 
 
-async def test_never_is_for_digests_too(
+async def test_never_applies_to_digests(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     digest = Digest.of(registry.manifests["test/image", "v1"][1])
@@ -325,7 +325,7 @@ async def test_never_is_for_digests_too(
     assert asked(registry) == []
 
 
-async def test_a_manifest_of_the_cache_is_verified(
+async def test_cached_manifest_is_verified(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     image = (await pull(reference, settings, tmp_path / "first")).image
@@ -338,9 +338,7 @@ async def test_a_manifest_of_the_cache_is_verified(
     assert content(tmp_path / "out") == "1"
 
 
-async def test_a_reference_is_remembered_for_each_platform(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
-) -> None:
+async def test_reference_is_cached_per_platform(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a", b"arm")], architecture="arm64")
     offline = replace(settings, pull="never")
     async with fastpull.Client(settings) as client:
@@ -351,7 +349,7 @@ async def test_a_reference_is_remembered_for_each_platform(
             await client.resolve(reference, "linux/amd64")
 
 
-async def test_a_reference_that_was_written_without_its_top_is_good_enough(
+async def test_reference_entry_without_top_digest_is_valid(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     await pull(reference, settings, tmp_path / "one")
@@ -363,7 +361,7 @@ async def test_a_reference_that_was_written_without_its_top_is_good_enough(
     assert Ref.from_bytes(checksummed_json.to_bytes(value)) == ref
 
 
-async def test_only_who_has_asked_writes_down_when(
+async def test_only_registry_response_updates_reference_time(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     store = Store(settings.cache)
@@ -374,7 +372,7 @@ async def test_only_who_has_asked_writes_down_when(
     assert times[0] == times[1] == times[2] < times[3]
 
 
-async def test_a_malformed_manifest_is_no_reason_for_the_cache(
+async def test_malformed_manifest_does_not_fall_back_to_cache(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str
 ) -> None:
     await pull(reference, settings, tmp_path / "one")
@@ -386,7 +384,7 @@ async def test_a_malformed_manifest_is_no_reason_for_the_cache(
 # --- the command
 
 
-async def test_the_digest_is_printed_and_written(
+async def test_digest_is_printed_and_written(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     add_index(registry)
@@ -405,6 +403,6 @@ def command(*arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", "fastpull", *arguments], check=False).returncode
 
 
-def test_a_policy_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_pull_policy_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "debian:12", "--pull", "sometimes"]) == 3
     assert "must be one of always, newer, missing, never: 'sometimes'" in capsys.readouterr().err

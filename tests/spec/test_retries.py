@@ -94,11 +94,9 @@ def cut_after(size: int) -> object:
 # --- how often, and for how long
 
 
-@pytest.mark.case("http", "a blob that is always cut off after a few bytes")
+@pytest.mark.case("http", "a blob always cut off after a few bytes")
 @pytest.mark.parametrize("size", [1, 1000, MIN_PROGRESS // 2])
-async def test_a_blob_that_is_always_cut_off_is_given_up(
-    registry: _Documents, settings: Settings, tmp_path: Path, size: int
-) -> None:
+async def test_blob_always_cut_off_fails(registry: _Documents, settings: Settings, tmp_path: Path, size: int) -> None:
     registry.faults.append(cut_after(size))  # type: ignore[arg-type]
     await refused(TransportError, registry, tmp_path, settings)
     most = (1 + Access().retries) * AdaptiveConcurrency.start_connections
@@ -106,15 +104,13 @@ async def test_a_blob_that_is_always_cut_off_is_given_up(
 
 
 @pytest.mark.case("http", "many breaks, each after 100 KiB")
-async def test_breaks_after_some_progress_do_not_count(
-    registry: _Documents, settings: Settings, tmp_path: Path
-) -> None:
+async def test_breaks_after_progress_do_not_count(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
     registry.faults.append(times(60, cut_after(100 << 10)))  # type: ignore[arg-type]
     await pull(registry, tmp_path, settings, retries=1)
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-async def test_the_number_of_repetitions_is_a_setting(
+async def test_number_of_retries_is_a_setting(
     registry: _Documents, settings: Settings, tmp_path: Path, retries: int
 ) -> None:
     registry.codes = [500] * 100
@@ -122,7 +118,7 @@ async def test_the_number_of_repetitions_is_a_setting(
     assert sum("/manifests/" in asked.path for asked in registry.asked) == 1 + retries
 
 
-async def test_what_brings_nothing_is_given_up_after_some_time(
+async def test_retries_without_progress_are_limited_by_time(
     registry: _Documents, settings: Settings, tmp_path: Path
 ) -> None:
     registry.codes = [503] * 10_000
@@ -131,8 +127,10 @@ async def test_what_brings_nothing_is_given_up_after_some_time(
     assert 0.5 <= time.monotonic() - began < 5
 
 
-@pytest.mark.case("http", "a network that goes: one message for all connections")
-async def test_failures_of_one_cause_are_told_once(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("http", "a network failure: one message for all connections")
+async def test_failures_of_one_cause_are_reported_once(
+    registry: _Documents, settings: Settings, tmp_path: Path
+) -> None:
     async def gone(_: FaultyRegistry, request: web.Request, __: str) -> web.StreamResponse:
         assert request.transport is not None
         request.transport.abort()
@@ -148,9 +146,9 @@ async def test_failures_of_one_cause_are_told_once(registry: _Documents, setting
 # --- what may pass
 
 
-@pytest.mark.case("http", "416 to a range that is there, once")
+@pytest.mark.case("http", "416 once for a valid range")
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_range_that_is_refused_once_is_asked_for_again(
+async def test_range_refused_once_is_retried(
     registry: _Documents, settings: Settings, tmp_path: Path, count: int
 ) -> None:
     registry.faults.append(times(count, status(416)))
@@ -158,13 +156,13 @@ async def test_a_range_that_is_refused_once_is_asked_for_again(
 
 
 @pytest.mark.case("http", "a wrong total in Content-Range, once")
-async def test_a_wrong_total_is_asked_for_again(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
+async def test_wrong_total_is_retried(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
     registry.faults.append(times(1, wrong_content_range("bytes {start}-{last}/999999999")))
     await pull(registry, tmp_path, settings)
 
 
 @pytest.mark.case("http", "a wrong total in Content-Range, always")
-async def test_a_wrong_total_that_stays_is_told_with_host_and_image(
+async def test_persistently_wrong_total_error_names_host_and_image(
     registry: _Documents, settings: Settings, tmp_path: Path
 ) -> None:
     registry.faults.append(wrong_content_range("bytes {start}-{last}/999999999"))
@@ -176,23 +174,25 @@ async def test_a_wrong_total_that_stays_is_told_with_host_and_image(
 
 @pytest.mark.case("http", "a mixed burst of 5xx for a manifest")
 @pytest.mark.parametrize("codes", [[500, 502, 503, 504, 500], [520, 521, 522, 524, 529], [507, 508, 502, 500, 503]])
-async def test_a_burst_of_server_errors_is_endured(
+async def test_burst_of_server_errors_is_retried(
     registry: _Documents, settings: Settings, tmp_path: Path, codes: list[int]
 ) -> None:
     registry.codes = list(codes)
     await pull(registry, tmp_path, settings)
 
 
-@pytest.mark.case("http", "501: a host that cannot")
-async def test_what_a_host_cannot_do_is_not_repeated(registry: _Documents, settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.case("http", "501: not retried")
+async def test_permanent_server_errors_are_not_retried(
+    registry: _Documents, settings: Settings, tmp_path: Path
+) -> None:
     registry.codes = [501] * 10
     await refused(UnexpectedAnswer, registry, tmp_path, settings)
     assert len(registry.codes) == 9
 
 
-@pytest.mark.case("http", "a malformed chunk on a connection that stays open")
+@pytest.mark.case("http", "a malformed chunk on an open connection")
 @pytest.mark.parametrize("chunks", [b"nonsense\r\n", b"5\r\nabcdeXX", b"ffffffffffffffffff\r\n"])
-async def test_a_malformed_chunk_is_noticed_at_once(
+async def test_malformed_chunk_is_detected_at_once(
     registry: _Documents, settings: Settings, tmp_path: Path, chunks: bytes
 ) -> None:
     async def malformed(faulty: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
@@ -212,9 +212,9 @@ async def test_a_malformed_chunk_is_noticed_at_once(
         await pull(registry, tmp_path, settings)
 
 
-@pytest.mark.case("http", "a range that lags far behind the others")
+@pytest.mark.case("http", "a range lags far behind the others")
 @pytest.mark.parametrize("has_answer", [True, False])
-async def test_a_range_that_stalls_is_asked_for_again_soon(
+async def test_stalled_range_is_requested_again(
     registry: _Documents, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_answer: bool
 ) -> None:
     monkeypatch.setattr(flows, "LAG_SECONDS", 1.0)

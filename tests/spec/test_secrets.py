@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -132,11 +135,11 @@ class Redirecting(GuardedRegistry):
         return answer
 
 
-@pytest.mark.case("auth", "redirects of manifest, config and blobs, in all forms: no credentials")
+@pytest.mark.case("auth", "redirects of manifests, configs and blobs, in all forms: no credentials")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("entry", ENTRIES)
-async def test_a_redirect_takes_no_credentials_along(
+async def test_no_redirect_carries_credentials(
     tokens: FakeTokenServer, settings: Settings, tmp_path: Path, entry: str, shape: str, stage: str
 ) -> None:
     tokens.users, tokens.refresh, tokens.is_open = {"user": PASSWORD}, {IDENTITY}, False
@@ -159,8 +162,8 @@ async def test_a_redirect_takes_no_credentials_along(
     assert not any(b"authorization" in content.lower() for content in other.seen)
 
 
-@pytest.mark.case("auth", "a realm that redirects")
-async def test_a_token_server_that_redirects_is_not_followed(
+@pytest.mark.case("auth", "a realm redirects")
+async def test_redirect_of_token_server_is_not_followed(
     tokens: FakeTokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings
 ) -> None:
     for status in (301, 302, 303, 307, 308):
@@ -182,7 +185,7 @@ async def test_a_token_server_that_redirects_is_not_followed(
 
 
 @pytest.mark.case("auth", "a realm on another host")
-async def test_a_token_server_gets_the_login_and_never_the_registry_s_token(
+async def test_token_server_gets_login_and_never_registry_token(
     guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     """And a registry gets the token, and never the login that the token was made for."""
@@ -196,7 +199,7 @@ async def test_a_token_server_gets_the_login_and_never_the_registry_s_token(
 
 
 @pytest.mark.case("auth", "two registries in one client")
-async def test_two_registries_never_see_each_other_s_logins(
+async def test_registries_never_get_each_others_logins(
     tokens: FakeTokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.users = {"user": PASSWORD}
@@ -211,7 +214,7 @@ async def test_two_registries_never_see_each_other_s_logins(
 
 
 @pytest.mark.case("auth", "foreign URLs in a descriptor")
-async def test_addresses_in_a_descriptor_are_never_asked(
+async def test_urls_of_descriptor_are_never_requested(
     tokens: FakeTokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
 ) -> None:
     """A foreign layer's ``urls`` are somebody else's choice of a host."""
@@ -305,7 +308,7 @@ async def attempt(
 @pytest.mark.case("auth", "realms and redirects to private, local and link-local addresses")
 @pytest.mark.parametrize("how", ["realm", "redirect"])
 @pytest.mark.parametrize("kind", FORBIDDEN)
-async def test_a_public_registry_sends_nobody_into_a_private_network(
+async def test_public_registry_cannot_refer_to_private_addresses(
     guarded: GuardedRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -326,10 +329,10 @@ async def test_a_public_registry_sends_nobody_into_a_private_network(
     assert recorder.seen == []
 
 
-@pytest.mark.case("auth", "a private host that is allowed")
+@pytest.mark.case("auth", "an allowed private host")
 @pytest.mark.parametrize("host", ["storage.test", "127.0.0.2"])
 @pytest.mark.parametrize("with_port", [True, False])
-async def test_a_private_host_that_is_named_may_be_sent_to(
+async def test_allowed_private_host_may_be_referred_to(
     guarded: GuardedRegistry,
     recorder: Recorder,
     settings: Settings,
@@ -345,8 +348,8 @@ async def test_a_private_host_that_is_named_may_be_sent_to(
     assert recorder.seen
 
 
-@pytest.mark.case("auth", "a registry of a private network")
-async def test_a_registry_of_a_private_network_may_send_within_it_and_to_the_public(
+@pytest.mark.case("auth", "a registry in a private network")
+async def test_private_registry_may_refer_to_private_and_public_addresses(
     guarded: GuardedRegistry,
     recorder: Recorder,
     settings: Settings,
@@ -366,8 +369,8 @@ async def test_a_registry_of_a_private_network_may_send_within_it_and_to_the_pub
         await attempt(guarded, recorder, other, tmp_path / "2", "redirect", "127.0.0.2")
 
 
-@pytest.mark.case("auth", "a name that changes its address after the check")
-async def test_a_name_that_changes_its_address_after_the_check_gets_no_request(
+@pytest.mark.case("auth", "a name resolves to another address after the check")
+async def test_name_rebound_after_check_gets_no_request(
     guarded: GuardedRegistry,
     recorder: Recorder,
     settings: Settings,
@@ -393,7 +396,7 @@ async def test_a_name_that_changes_its_address_after_the_check_gets_no_request(
     assert recorder.seen == []
 
 
-async def test_behind_a_proxy_names_are_the_proxy_s_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_names_are_not_resolved_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes without a resolver of their own wait for nothing; literal addresses are refused all the same."""
     asked: list[Any] = []
 
@@ -413,8 +416,33 @@ async def test_behind_a_proxy_names_are_the_proxy_s_to_look_up(monkeypatch: pyte
 # --- outputs, files, other processes
 
 
-@pytest.mark.case("credentials", "no secret in outputs, cache, trace or arguments")
-async def test_no_secret_is_in_outputs_cache_trace_or_arguments(
+@pytest.mark.case("credentials", "no secret and no signed URL in the debug log")
+@pytest.mark.parametrize("password", [PASSWORD, "hunter2-wrong"], ids=["accepted", "refused"])
+async def test_debug_log_has_requests_without_secrets(
+    tokens: FakeTokenServer, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture, password: str
+) -> None:
+    tokens.users, tokens.is_open = {"user": PASSWORD}, False
+    caplog.set_level(logging.DEBUG, logger="fastpull")
+    async with Recorder() as other:
+        registry = Redirecting(tokens, "blobs", 307, lambda path: SHAPES["a signed URL"](other, path))
+        other.registry = registry
+        async with registry:
+            reference = publish(registry, [file("a")])
+            path = write(tmp_path / "auth.json", {"auths": {registry.address: login("user", password)}})
+            async with fastpull.Client(replace(settings, access=Access(authfile=str(path)))) as client:
+                with nullcontext() if password == PASSWORD else pytest.raises(FastpullError):
+                    await client.pull(reference, tmp_path / "out")
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(
+        re.match(rf"GET {registry.address}/v2/test/image/manifests/v1: (200|401) in [0-9.]+ s", line) for line in lines
+    )
+    assert any(line.startswith(f"GET {other.address}/") for line in lines) == (password == PASSWORD)
+    assert not leaks("\n".join(lines).encode())
+    assert not any("Signature" in line or "?" in line for line in lines)
+
+
+@pytest.mark.case("credentials", "no secret in outputs, cache, trace and arguments")
+async def test_outputs_cache_trace_and_arguments_have_no_secret(
     tokens: FakeTokenServer, guarded: GuardedRegistry, tmp_path: Path
 ) -> None:
     """A pull that succeeds and one that is refused, as told as they can be."""
@@ -440,9 +468,7 @@ async def test_no_secret_is_in_outputs_cache_trace_or_arguments(
         assert not leaks(content), name
 
 
-async def test_an_error_in_debug_form_shows_no_secret(
-    tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
-) -> None:
+async def test_error_repr_has_no_secret(tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings) -> None:
     """As a program would log it: with the chain of causes, and the local objects' own words for themselves."""
     tokens.users, tokens.is_open = {"user": "another"}, False
     with pytest.raises(FastpullError) as caught:
@@ -459,7 +485,7 @@ async def test_an_error_in_debug_form_shows_no_secret(
 @pytest.mark.parametrize(
     "location", ["http://h:hunter2@", "http://host/?sig=hunter2", "http://[::hunter2/", "x://hunter2"]
 )
-def test_a_redirect_that_fails_is_told_without_its_secrets(location: str) -> None:
+def test_redirect_error_omits_secrets(location: str) -> None:
     class SignedRedirect:
         url = URL("https://registry.example/v2/a/blobs/x?sig=hunter2")
         status = 307

@@ -87,7 +87,7 @@ async def pull(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> 
 
 
 @pytest.mark.case("http", "an unknown certificate")
-async def test_an_unknown_certificate_is_refused_with_advice(
+async def test_unknown_certificate_error_has_advice(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     with pytest.raises(TransportError, match=r"certificate is not trusted.*certs\.d.*--insecure") as caught:
@@ -98,7 +98,7 @@ async def test_an_unknown_certificate_is_refused_with_advice(
 
 
 @pytest.mark.case("http", "SSL_CERT_FILE")
-async def test_a_site_s_ca_comes_from_the_environment(
+async def test_ca_from_ssl_cert_file_is_trusted(
     secure_registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -111,16 +111,16 @@ async def test_a_site_s_ca_comes_from_the_environment(
 
 @pytest.mark.case("http", "certs.d of containers and Docker")
 @pytest.mark.parametrize("place", [CERTS, ".config/docker/certs.d"])
-async def test_a_registry_s_ca_comes_from_certs_d(
+async def test_ca_from_certs_d_is_trusted(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path, place: str
 ) -> None:
     install(home / place / secure_registry.address, authority, "ca.crt")
     await pull(secure_registry, settings, tmp_path)
 
 
-@pytest.mark.case("mirrors", "insecure: any certificate, for the place that says so")
+@pytest.mark.case("mirrors", "insecure: any certificate, for its endpoint only")
 @pytest.mark.parametrize("insecure", [True, False])
-async def test_a_place_of_registries_conf_may_have_any_certificate(
+async def test_insecure_endpoint_of_registries_conf_may_have_any_certificate(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, insecure: bool
 ) -> None:
     reference = publish(secure_registry, [file("a")])
@@ -136,7 +136,7 @@ async def test_a_place_of_registries_conf_may_have_any_certificate(
 
 
 @pytest.mark.case("http", "a CA of another host")
-async def test_a_ca_is_for_its_registry_alone(
+async def test_ca_applies_only_to_its_host(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path
 ) -> None:
     install(home / CERTS / "other.example", authority, "ca.crt")
@@ -147,7 +147,7 @@ async def test_a_ca_is_for_its_registry_alone(
 
 
 @pytest.mark.case("http", "--cert-dir")
-async def test_cert_dir_is_for_the_registry_of_the_source(
+async def test_cert_dir_applies_to_registry_of_source(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority
 ) -> None:
     folder = install(tmp_path / "certs", authority, "ca.crt")
@@ -162,9 +162,9 @@ async def test_cert_dir_is_for_the_registry_of_the_source(
     await pull(secure_registry, settings, tmp_path)
 
 
-@pytest.mark.case("mirrors", "--cert-dir is not for mirrors, certs.d is")
+@pytest.mark.case("mirrors", "--cert-dir does not apply to mirrors, certs.d does")
 @pytest.mark.parametrize("place", ["--cert-dir", "certs.d"])
-async def test_a_mirror_has_certificates_of_its_own(
+async def test_cert_dir_does_not_apply_to_mirrors(
     secure_registry: FaultyRegistry,
     registry: FaultyRegistry,
     settings: Settings,
@@ -196,12 +196,12 @@ async def test_a_mirror_has_certificates_of_its_own(
         ("[::1]:5000", ["[::1]:5000"], ["[::1]"]),
     ],
 )
-def test_what_is_said_of_a_port_is_said_of_no_other(allowed: str, insecure: list[str], secure: list[str]) -> None:
+def test_insecure_port_does_not_extend_to_other_ports(allowed: str, insecure: list[str], secure: list[str]) -> None:
     transport = Transport(Access(insecure_registries=(allowed,)))
     assert [transport.is_insecure(host) for host in insecure + secure] == [True] * len(insecure) + [False] * len(secure)
 
 
-def test_insecure_is_for_all_ports_of_a_registry_and_may_be_said_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insecure_applies_to_all_ports_and_to_existing_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
     transport = Transport()
@@ -217,7 +217,7 @@ def test_insecure_is_for_all_ports_of_a_registry_and_may_be_said_late(monkeypatc
 
 @pytest.mark.case("http", "--insecure, --insecure-registry")
 @pytest.mark.parametrize("how", ["insecure", "host", "host and port"])
-async def test_insecure_believes_any_certificate_of_the_registry(
+async def test_insecure_accepts_any_certificate_of_registry(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, how: str
 ) -> None:
     host = secure_registry.address if "port" in how else "127.0.0.1"
@@ -225,8 +225,8 @@ async def test_insecure_believes_any_certificate_of_the_registry(
     await pull(secure_registry, replace(settings, insecure=how == "insecure", access=access), tmp_path)
 
 
-@pytest.mark.case("http", "--insecure and other hosts")
-async def test_insecure_says_nothing_of_other_hosts(
+@pytest.mark.case("http", "--insecure does not extend to other hosts")
+async def test_insecure_does_not_extend_to_other_hosts(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority
 ) -> None:
     """Neither of those that a registry sends to, nor of those that are not named."""
@@ -241,8 +241,8 @@ async def test_insecure_says_nothing_of_other_hosts(
     assert caught.value.host == f"localhost:{port}"
 
 
-@pytest.mark.case("http", "an insecure registry that redirects to http")
-async def test_an_insecure_registry_may_redirect_to_plain_http_and_no_other(
+@pytest.mark.case("http", "an insecure registry redirects to http")
+async def test_only_insecure_registry_may_redirect_to_plain_http(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority, home: Path
 ) -> None:
     async with FaultyRegistry() as plain:
@@ -257,7 +257,7 @@ async def test_an_insecure_registry_may_redirect_to_plain_http_and_no_other(
 
 
 @pytest.mark.case("http", "http where TLS is expected")
-async def test_plain_http_where_tls_was_expected_is_explained(
+async def test_plain_http_in_place_of_tls_error_has_advice(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     publish(registry, [file("a")])
@@ -266,8 +266,8 @@ async def test_plain_http_where_tls_was_expected_is_explained(
     assert registry.asked == []
 
 
-@pytest.mark.case("http", "a handshake that never ends")
-async def test_a_host_that_never_finishes_its_handshake_is_given_up(
+@pytest.mark.case("http", "an unfinished TLS handshake")
+async def test_unfinished_handshake_times_out(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport_module, "CONNECT_SECONDS", 0.2)
@@ -290,7 +290,7 @@ async def test_a_host_that_never_finishes_its_handshake_is_given_up(
 
 
 @pytest.mark.case("http", "client certificates")
-async def test_a_client_certificate_is_shown_to_the_registry_it_is_for(
+async def test_client_certificate_is_sent_to_its_registry(
     authority: Authority, settings: Settings, tmp_path: Path, home: Path
 ) -> None:
     async with serving(authority, asks_clients=True) as registry:
@@ -303,7 +303,7 @@ async def test_a_client_certificate_is_shown_to_the_registry_it_is_for(
         await pull(registry, settings, tmp_path)
 
 
-def test_one_directory_serves_a_host_and_the_user_s_goes_first(home: Path) -> None:
+def test_first_certificate_directory_applies(home: Path) -> None:
     assert find_certificates("registry.example") is None
     for place in ("docker/certs.d/registry.example", "containers/certs.d/registry.example"):
         folder = home / ".config" / place
@@ -329,14 +329,14 @@ def certificates(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["client.cert", "client.key"])
-def test_a_certificate_and_its_key_go_together(authority: Authority, tmp_path: Path, name: str) -> None:
+def test_client_certificate_requires_its_key(authority: Authority, tmp_path: Path, name: str) -> None:
     folder = install(tmp_path / "certs", authority, name)
     with pytest.raises(InvalidSetting, match=rf"{name}") as caught:
         certificates(folder)
     assert caught.value.exit_code == 3
 
 
-@pytest.mark.case("http", "certificates and keys that do not fit")
+@pytest.mark.case("http", "mismatched certificates and keys")
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -349,7 +349,7 @@ def test_a_certificate_and_its_key_go_together(authority: Authority, tmp_path: P
     ],
     ids=["empty", "text", "broken", "text for a certificate", "text for a key", "another's key"],
 )
-def test_a_certificate_that_cannot_be_read_is_named(
+def test_unusable_certificate_error_names_file(
     authority: Authority, tmp_path: Path, name: str, content: bytes | None
 ) -> None:
     folder = install(tmp_path / "certs", authority, "ca.crt", "client.cert", "client.key")
@@ -358,7 +358,7 @@ def test_a_certificate_that_cannot_be_read_is_named(
         certificates(folder)
 
 
-def test_nobody_is_asked_for_the_password_of_a_key(authority: Authority, tmp_path: Path) -> None:
+def test_encrypted_key_is_an_error(authority: Authority, tmp_path: Path) -> None:
     folder = install(tmp_path / "certs", authority, "client.cert")
     command = "openssl rsa -aes256 -passout pass:hunter2 -in client.key -out"
     subprocess.run([*command.split(), folder / "client.key"], cwd=authority.folder, check=True, capture_output=True)
@@ -366,12 +366,12 @@ def test_nobody_is_asked_for_the_password_of_a_key(authority: Authority, tmp_pat
         certificates(folder)
 
 
-async def test_a_cert_dir_has_to_be_there(secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_cert_dir_must_exist(secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="no such directory of certificates"):
         await pull(secure_registry, replace(settings, access=Access(cert_dir=str(tmp_path / "none"))), tmp_path)
 
 
-def test_a_file_in_place_of_the_directory_is_no_directory(home: Path) -> None:
+def test_file_is_not_a_certificate_directory(home: Path) -> None:
     (home / CERTS).mkdir(parents=True)
     (home / CERTS / "registry.example").write_text("x")
     assert find_certificates("registry.example") is None

@@ -63,7 +63,7 @@ async def denied(registry: FaultyRegistry, settings: Settings) -> str:
 
 
 @pytest.mark.case("auth", "GET with service and scope")
-async def test_a_token_is_asked_for_with_service_scope_and_name(
+async def test_token_request_has_service_scope_and_user(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     tokens.users, tokens.is_open = {"user": "hunter2"}, False
@@ -74,8 +74,8 @@ async def test_a_token_is_asked_for_with_service_scope_and_name(
     assert asked.query == [("service", "test"), ("scope", SCOPE)]
 
 
-@pytest.mark.case("auth", "404 to GET: POST, grant_type password")
-async def test_a_server_that_knows_only_post_is_asked_by_post(
+@pytest.mark.case("auth", "404 for GET: POST with grant_type password")
+async def test_token_server_without_get_gets_post(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     tokens.users, tokens.is_open, tokens.methods = {"user": "hunter2"}, False, ("POST",)
@@ -93,7 +93,7 @@ async def test_a_server_that_knows_only_post_is_asked_by_post(
 
 
 @pytest.mark.case("auth", "POST, grant_type refresh_token")
-async def test_an_identity_token_is_sent_by_post(
+async def test_identity_token_is_sent_by_post(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.refresh, tokens.is_open = {"refresh-me"}, False
@@ -110,7 +110,7 @@ async def test_an_identity_token_is_sent_by_post(
 
 
 @pytest.mark.case("auth", "a registry token")
-async def test_a_registry_token_is_sent_as_it_is(
+async def test_registry_token_is_sent_unchanged(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.tokens["mine"] = ("user", {SCOPE})
@@ -131,7 +131,7 @@ async def test_a_registry_token_is_sent_as_it_is(
     ],
     ids=["token", "access_token", "both", "issued at zero", "expired long ago"],
 )
-async def test_an_answer_may_take_several_forms(
+async def test_token_response_may_take_several_forms(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, answer: Callable[[str], dict[str, object]]
 ) -> None:
     tokens.answer = answer
@@ -139,7 +139,7 @@ async def test_an_answer_may_take_several_forms(
     assert len(tokens.asked) == 1, "a token is good for a minute at least"
 
 
-@pytest.mark.case("auth", "several challenges, in one header or several, quoted commas")
+@pytest.mark.case("auth", "several challenges in one or more headers, quoted commas")
 @pytest.mark.parametrize(
     "challenge",
     [
@@ -152,7 +152,7 @@ async def test_an_answer_may_take_several_forms(
         ['Bearer realm="{realm}",scope=""'],
     ],
 )
-async def test_of_several_challenges_the_token_is_answered(
+async def test_bearer_is_preferred_among_several_challenges(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, challenge: list[str]
 ) -> None:
     guarded.challenge = challenge
@@ -164,7 +164,7 @@ async def test_of_several_challenges_the_token_is_answered(
 
 
 @pytest.mark.case("auth", "a token for each repository and user")
-async def test_each_repository_has_a_token_and_a_user_of_its_own(
+async def test_each_repository_has_its_own_token_and_user(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.users = {"one": "1", "two": "2"}
@@ -183,7 +183,7 @@ async def test_each_repository_has_a_token_and_a_user_of_its_own(
 
 
 @pytest.mark.case("auth", "100 ranges with an expired token: one token request")
-async def test_a_hundred_ranges_with_an_expired_token_cause_one_token_request(
+async def test_hundred_ranges_with_expired_token_cause_one_token_request(
     tokens: FakeTokenServer, guarded: GuardedRegistry
 ) -> None:
     content = os.urandom(100 * 1000)
@@ -208,8 +208,8 @@ async def test_a_hundred_ranges_with_an_expired_token_cause_one_token_request(
     assert len(tokens.asked) == 1
 
 
-@pytest.mark.case("auth", "a token server that fails is asked once for all who wait")
-async def test_a_token_server_that_fails_is_asked_once_for_all_who_wait(
+@pytest.mark.case("auth", "a failing token server gets one request for all waiting requests")
+async def test_token_server_failure_applies_to_all_waiting_requests(
     tokens: FakeTokenServer, guarded: GuardedRegistry
 ) -> None:
     tokens.status, tokens.delay_seconds = 418, 0.1
@@ -222,8 +222,8 @@ async def test_a_token_server_that_fails_is_asked_once_for_all_who_wait(
     assert len(tokens.asked) == 1
 
 
-@pytest.mark.case("auth", "a token that is about to expire")
-async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
+@pytest.mark.case("auth", "a token about to expire")
+async def test_token_is_renewed_before_expiry_without_refused_request(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens.answer = lambda token: {"token": token, "expires_in": 100}
@@ -246,8 +246,8 @@ async def test_a_token_is_renewed_before_it_ends_and_no_request_is_refused(
     assert not any(refused)
 
 
-@pytest.mark.case("auth", "the same token again")
-async def test_a_server_may_give_the_same_token_again(
+@pytest.mark.case("auth", "the same token is returned again")
+async def test_token_server_may_return_the_same_token(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as it is good: it was only renewed early."""
@@ -260,9 +260,9 @@ async def test_a_server_may_give_the_same_token_again(
     assert len(tokens.asked) == 2
 
 
-@pytest.mark.case("auth", "429 of a token server")
+@pytest.mark.case("auth", "429 from a token server")
 @pytest.mark.parametrize(("seconds", "raised"), [(1, None), (3600, RateLimited)])
-async def test_a_token_server_may_ask_for_a_pause(
+async def test_retry_after_of_token_server_is_honored(
     tokens: FakeTokenServer,
     guarded: GuardedRegistry,
     settings: Settings,
@@ -281,7 +281,7 @@ async def test_a_token_server_may_ask_for_a_pause(
 
 
 @pytest.mark.case("auth", "insufficient_scope, another repository's scope")
-async def test_a_token_that_is_not_enough_is_replaced_by_one_that_is(
+async def test_insufficient_scope_causes_new_token(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     """The registry wants more than it said at first, and says so with 403 and insufficient_scope."""
@@ -305,7 +305,7 @@ async def test_a_token_that_is_not_enough_is_replaced_by_one_that_is(
 
 
 @pytest.mark.case("auth", "wrong credentials: no loop")
-async def test_wrong_credentials_are_tried_once_and_told_with_their_origin(
+async def test_wrong_credentials_are_sent_once_and_error_names_origin(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     tokens.users, tokens.is_open = {"user": "right"}, False
@@ -317,8 +317,8 @@ async def test_wrong_credentials_are_tried_once_and_told_with_their_origin(
     assert encoded("user", "hunter2") not in said
 
 
-@pytest.mark.case("auth", "a token that the registry refuses: no loop")
-async def test_a_token_that_the_registry_refuses_ends_the_pull(
+@pytest.mark.case("auth", "the registry refuses a token: no loop")
+async def test_refused_token_fails_the_pull(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     guarded.allowed = {"somebody else"}
@@ -326,8 +326,8 @@ async def test_a_token_that_the_registry_refuses_ends_the_pull(
     assert len(tokens.asked) == 2, "no loop"
 
 
-@pytest.mark.case("auth", "wrong credentials, public image")
-async def test_refused_credentials_do_not_keep_from_a_public_image(
+@pytest.mark.case("auth", "wrong credentials for a public image")
+async def test_public_image_is_pulled_despite_refused_credentials(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
     tokens.users = {"user": "right"}
@@ -339,8 +339,8 @@ async def test_refused_credentials_do_not_keep_from_a_public_image(
     assert "hunter2" not in warning.message
 
 
-@pytest.mark.case("auth", "a helper's password that expires")
-async def test_a_helper_is_asked_again_when_what_it_gave_has_expired(
+@pytest.mark.case("auth", "a helper's password expires")
+async def test_helper_runs_again_after_its_password_expired(
     tokens: FakeTokenServer,
     guarded: GuardedRegistry,
     settings: Settings,
@@ -362,8 +362,8 @@ async def test_a_helper_is_asked_again_when_what_it_gave_has_expired(
     assert (tmp_path / "bin/docker-credential-cloud.calls").read_text() == "get\n" * 2
 
 
-@pytest.mark.case("credentials", "enroot's entry for the token server's host")
-async def test_enroot_s_entry_for_the_token_server_is_used(
+@pytest.mark.case("credentials", "enroot's entry for the host of the token server")
+async def test_enroot_entry_of_token_server_is_used(
     tokens: FakeTokenServer,
     guarded: GuardedRegistry,
     settings: Settings,
@@ -381,9 +381,9 @@ async def test_enroot_s_entry_for_the_token_server_is_used(
     await resolve(guarded, settings)
 
 
-@pytest.mark.case("auth", "a token server that refuses, redirects or fails")
+@pytest.mark.case("auth", "a token server refuses, redirects or fails")
 @pytest.mark.parametrize(("status", "exit_code"), [(500, 11), (302, 11), (204, 11), (403, 12), (401, 12), (400, 12)])
-async def test_a_token_server_that_gives_no_token_is_told(
+async def test_token_server_without_token_is_an_error(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, status: int, exit_code: int
 ) -> None:
     tokens.status = status
@@ -394,8 +394,8 @@ async def test_a_token_server_that_gives_no_token_is_told(
         assert tokens.realm in str(caught.value)
 
 
-@pytest.mark.case("auth", "tokens revoked all the time")
-async def test_a_range_in_mid_pull_is_not_lost_when_its_token_is_replaced(
+@pytest.mark.case("auth", "continually revoked tokens")
+async def test_ranges_survive_revoked_tokens(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     """Every second request finds its token revoked."""

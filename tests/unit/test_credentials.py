@@ -48,7 +48,7 @@ async def user(registry: str, repository: str = "", access: Access | None = None
 # --- files of logins
 
 
-@pytest.mark.case("credentials", "auths, by host and by URL")
+@pytest.mark.case("credentials", "auths entries by host and by URL")
 @pytest.mark.parametrize(
     ("key", "registry"),
     [
@@ -66,7 +66,7 @@ async def user(registry: str, repository: str = "", access: Access | None = None
         ("[::1]:5000", "[::1]:5000"),
     ],
 )
-async def test_a_login_is_found_by_its_registry(home: Path, key: str, registry: str) -> None:
+async def test_login_is_found_by_registry(home: Path, key: str, registry: str) -> None:
     write(home / ".docker/config.json", {"auths": {key: login("user", "pass:word"), "other.io": login("a")}})
     found = (await search(registry)).found
     assert found is not None
@@ -75,16 +75,16 @@ async def test_a_login_is_found_by_its_registry(home: Path, key: str, registry: 
     assert key in found.origin
 
 
-@pytest.mark.case("credentials", "auths of another host or port")
+@pytest.mark.case("credentials", "auths entries of another host or port")
 @pytest.mark.parametrize(
     "registry", ["quay.io.evil.org", "uay.io", "quay.io:443", "docker.io", "evil.org", "QUAY.IO.evil.org"]
 )
-async def test_a_login_is_for_its_registry_alone(home: Path, registry: str) -> None:
+async def test_login_of_another_registry_is_ignored(home: Path, registry: str) -> None:
     write(home / ".docker/config.json", {"auths": {"quay.io": login("a"), "quay.io:5000": login("b")}})
     assert await user(registry) is None
 
 
-@pytest.mark.case("credentials", "keys of namespaces: the longest counts")
+@pytest.mark.case("credentials", "namespace keys: the longest match applies")
 @pytest.mark.parametrize(
     ("registry", "repository", "expected"),
     [
@@ -101,9 +101,7 @@ async def test_a_login_is_for_its_registry_alone(home: Path, registry: str) -> N
         ("only.io", "nsx/app", None),
     ],
 )
-async def test_the_longest_key_that_fits_counts(
-    home: Path, registry: str, repository: str, expected: str | None
-) -> None:
+async def test_longest_matching_key_applies(home: Path, registry: str, repository: str, expected: str | None) -> None:
     auths = {
         "quay.io": login("host"),
         "quay.io/ml": login("namespace"),
@@ -128,9 +126,7 @@ async def test_the_longest_key_that_fits_counts(
         ({"registrytoken": "t"}, "registry token", ""),
     ],
 )
-async def test_an_entry_may_hold_a_password_or_a_token(
-    home: Path, entry: dict[str, str], kind: str, shown: str
-) -> None:
+async def test_entry_holds_password_or_token(home: Path, entry: dict[str, str], kind: str, shown: str) -> None:
     write(home / ".docker/config.json", {"auths": {"q.io": entry}})
     found = (await search("q.io")).found
     assert found is not None
@@ -138,7 +134,7 @@ async def test_an_entry_may_hold_a_password_or_a_token(
     assert found.username.startswith(shown)
 
 
-@pytest.mark.case("credentials", "malformed files of logins")
+@pytest.mark.case("credentials", "malformed auth files")
 @pytest.mark.parametrize(
     ("content", "line"),
     [
@@ -160,7 +156,7 @@ async def test_an_entry_may_hold_a_password_or_a_token(
         ("\xff\xfe", ""),
     ],
 )
-async def test_a_malformed_file_of_logins_is_told_with_path_and_line(home: Path, content: str, line: str) -> None:
+async def test_malformed_auth_file_error_names_path_and_line(home: Path, content: str, line: str) -> None:
     write(home / ".docker/config.json", "").write_bytes(content.encode("latin-1"))
     with pytest.raises(InvalidSetting, match=r"\.docker/config\.json") as caught:
         await search("q.io")
@@ -168,18 +164,18 @@ async def test_a_malformed_file_of_logins_is_told_with_path_and_line(home: Path,
     assert caught.value.exit_code == 3
 
 
-async def test_a_fault_in_another_registry_s_entry_is_no_fault(home: Path) -> None:
+async def test_malformed_entry_of_another_registry_is_ignored(home: Path) -> None:
     write(home / ".docker/config.json", {"auths": {"bad.io": {"auth": "%%%"}, "q.io": login("u")}})
     assert await user("q.io") == "u"
 
 
-async def test_an_empty_entry_is_no_login(home: Path) -> None:
+async def test_empty_entry_is_ignored(home: Path) -> None:
     write(home / ".docker/config.json", {"auths": {"q.io": {}}})
     assert await user("q.io") is None
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_file_of_logins_or_a_typed_error(body: bytes) -> None:
+def test_any_bytes_parse_as_auth_file_or_raise_typed_error(body: bytes) -> None:
     try:
         AuthFile(body, "file").entry("q.io", "a/b")
     except InvalidSetting as error:
@@ -198,9 +194,9 @@ ORDER = [
 ]
 
 
-@pytest.mark.case("credentials", "the order of places")
+@pytest.mark.case("credentials", "the order of locations")
 @pytest.mark.parametrize("first", range(len(ORDER)), ids=[name for _, name in ORDER])
-async def test_the_first_place_with_an_entry_counts(home: Path, first: int) -> None:
+async def test_first_location_with_an_entry_applies(home: Path, first: int) -> None:
     for path, name in ORDER[first:]:
         netrc = f"machine q.io login {name} password p\n"
         write(home / path, netrc if name in ("enroot", "netrc") else {"auths": {"q.io": login(name)}})
@@ -211,9 +207,7 @@ async def test_the_first_place_with_an_entry_counts(home: Path, first: int) -> N
 
 
 @pytest.mark.case("credentials", "--authfile and REGISTRY_AUTH_FILE")
-async def test_settings_go_before_files_and_one_named_file_replaces_all(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_settings_precede_files_and_named_file_replaces_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path, name in ORDER[:3]:
         write(home / path, {"auths": {"q.io": login(name), "only.io": login("x")}})
     write(home / "env.json", {"auths": {"q.io": login("environment")}})
@@ -227,12 +221,12 @@ async def test_settings_go_before_files_and_one_named_file_replaces_all(
 
 
 @pytest.mark.parametrize("name", ["no/such/file", "."])
-async def test_a_named_file_has_to_be_there(home: Path, name: str) -> None:
+async def test_named_file_must_exist(home: Path, name: str) -> None:
     with pytest.raises(InvalidSetting, match="cannot read the auth file"):
         await search("q.io", access=Access(authfile=str(home / name)))
 
 
-async def test_directories_come_from_their_variables(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_directories_come_from_environment_variables(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, path in [
         ("ENROOT_CONFIG_PATH", ".credentials"),
         ("DOCKER_CONFIG", "config.json"),
@@ -245,15 +239,15 @@ async def test_directories_come_from_their_variables(home: Path, monkeypatch: py
         assert await user("q.io") == variable
 
 
-@pytest.mark.case("credentials", "netrc, on request")
-async def test_netrc_is_not_read_unless_it_is_asked_for(home: Path) -> None:
+@pytest.mark.case("credentials", "netrc on request")
+async def test_netrc_is_read_only_on_request(home: Path) -> None:
     write(home / ".netrc", "machine q.io login netrc password p")
     assert await user("q.io") is None
     assert await user("q.io", access=Access(netrc=True)) == "netrc"
 
 
 @pytest.mark.case("credentials", "user name and password for one of several registries")
-async def test_user_name_and_password_are_for_the_registry_that_the_sources_name() -> None:
+async def test_user_name_and_password_apply_only_to_registry_of_sources() -> None:
     access = Access(username="u", password=Secret("p"))
     keyring = Keyring(access)
     assert await keyring.find("q.io") is None, "nobody has named it"
@@ -268,12 +262,12 @@ async def test_user_name_and_password_are_for_the_registry_that_the_sources_name
 
 
 @pytest.mark.parametrize("given_values", [{"username": "u"}, {"password": "p"}])
-def test_user_name_and_password_go_together(given_values: dict[str, str]) -> None:
+def test_user_name_requires_password(given_values: dict[str, str]) -> None:
     with pytest.raises(InvalidSetting, match="go together"):
         Settings.load({}, **given_values)
 
 
-def test_access_comes_from_the_environment_too() -> None:
+def test_access_settings_are_read_from_environment() -> None:
     environment = {
         "FASTPULL_USERNAME": "u",
         "FASTPULL_PASSWORD": "hunter2",
@@ -293,7 +287,7 @@ def test_access_comes_from_the_environment_too() -> None:
 
 
 @pytest.mark.case("credentials", "credHelpers before credsStore before auths")
-async def test_a_helper_of_the_registry_goes_before_the_store_and_both_before_the_file(home: Path) -> None:
+async def test_registry_helper_precedes_store_and_store_precedes_file(home: Path) -> None:
     helper(home / "bin", "one", answering(q=("one", "p")))
     helper(home / "bin", "all", answering(q=("all", "p"), other=("all", "p")))
     auths = {"q.io": login("file"), "other.io": login("file"), "third.io": login("file")}
@@ -303,7 +297,7 @@ async def test_a_helper_of_the_registry_goes_before_the_store_and_both_before_th
     assert await user("third.io") == "file"
 
 
-async def test_a_helper_is_asked_for_docker_hub_by_its_old_name(home: Path) -> None:
+async def test_helper_gets_legacy_name_of_docker_hub(home: Path) -> None:
     path = helper(home / "bin", "hub", 'read -r server; printf %s "$server" > "$0.server"; exit 1')
     write(home / ".docker/config.json", {"credHelpers": {"https://index.docker.io/v1/": "hub"}})
     with pytest.raises(InvalidSetting, match="failed with status 1"):
@@ -311,7 +305,7 @@ async def test_a_helper_is_asked_for_docker_hub_by_its_old_name(home: Path) -> N
     assert Path(f"{path}.server").read_text() == "https://index.docker.io/v1/"
 
 
-async def test_a_helper_is_asked_once_for_all_repositories_and_again_to_renew(home: Path) -> None:
+async def test_helper_runs_once_per_registry_and_again_to_renew(home: Path) -> None:
     path = helper(home / "bin", "one", answering(q=("u", "p")))
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "one"}})
     keyring = Keyring()
@@ -324,7 +318,7 @@ async def test_a_helper_is_asked_once_for_all_repositories_and_again_to_renew(ho
     assert Path(f"{path}.calls").read_text() == "get\nget\n"
 
 
-async def test_a_helper_may_give_an_identity_token(home: Path) -> None:
+async def test_helper_may_return_identity_token(home: Path) -> None:
     helper(home / "bin", "one", answering(q=("<token>", "refresh")))
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "one"}})
     found = (await search("q.io")).found
@@ -332,7 +326,7 @@ async def test_a_helper_may_give_an_identity_token(home: Path) -> None:
     assert found.identity_token == Secret("refresh")
 
 
-@pytest.mark.case("credentials", "helpers that fail or talk nonsense")
+@pytest.mark.case("credentials", "failing helpers and invalid helper output")
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -347,7 +341,7 @@ async def test_a_helper_may_give_an_identity_token(home: Path) -> None:
         ("""printf '{"Username": "u", "Secret": "hunter2\\\\nX: y"}'""", "control characters"),
     ],
 )
-async def test_a_helper_that_fails_is_told_without_what_it_wrote(home: Path, script: str, words: str) -> None:
+async def test_failed_helper_error_omits_its_output(home: Path, script: str, words: str) -> None:
     helper(home / "bin", "bad", script)
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "bad"}})
     with pytest.raises(InvalidSetting, match=words) as caught:
@@ -357,10 +351,8 @@ async def test_a_helper_that_fails_is_told_without_what_it_wrote(home: Path, scr
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
-@pytest.mark.case("credentials", "a helper that hangs")
-async def test_a_helper_that_hangs_is_ended_with_all_that_it_started(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.case("credentials", "a hanging helper")
+async def test_hanging_helper_is_killed_with_its_children(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credential_helpers, "HELPER_SECONDS", 0.5)
     path = helper(home / "bin", "slow", 'sleep 1000 & echo $! > "$0.pid"; sleep 1000')
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "slow"}})
@@ -379,7 +371,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def test_what_escapes_a_helper_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_that_left_helper_session_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the helper's output open."""
     monkeypatch.setattr(credential_helpers, "HELPER_SECONDS", 0.5)
     path = helper(home / "bin", "leak", 'setsid sleep 5 & echo $! > "$0.pid"; exit 0')
@@ -389,9 +381,9 @@ async def test_what_escapes_a_helper_is_not_waited_for(home: Path, monkeypatch: 
     os.kill(int(Path(f"{path}.pid").read_text()), 9)
 
 
-@pytest.mark.case("credentials", "a store that is missing")
+@pytest.mark.case("credentials", "a missing credential store")
 @pytest.mark.parametrize("listed", [True, False])
-async def test_a_store_that_is_missing_matters_only_to_who_has_logged_in(home: Path, listed: bool) -> None:
+async def test_missing_store_fails_only_listed_registries(home: Path, listed: bool) -> None:
     """Docker leaves an empty entry for each registry whose secret the store has."""
     auths: dict[str, object] = {"q.io": {}} if listed else {}
     write(home / ".docker/config.json", {"auths": auths, "credsStore": "desktop"})
@@ -405,7 +397,7 @@ async def test_a_store_that_is_missing_matters_only_to_who_has_logged_in(home: P
         assert "docker-credential-desktop" in warnings[0]
 
 
-async def test_a_helper_that_cannot_be_run_is_told(home: Path) -> None:
+async def test_unusable_helper_error_names_program(home: Path) -> None:
     helper(home / "bin", "odd", "").chmod(stat.S_IRUSR)
     write(home / "bin/docker-credential-binary", "no program").chmod(0o755)
     for name in ("missing", "binary"):
@@ -414,7 +406,7 @@ async def test_a_helper_that_cannot_be_run_is_told(home: Path) -> None:
             await search("q.io")
 
 
-async def test_our_own_password_is_not_given_to_helpers(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_helpers_do_not_inherit_fastpull_password(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTPULL_PASSWORD", "hunter2")
     path = helper(home / "bin", "spy", 'env > "$0.env"; echo "credentials not found"; exit 1')
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "spy"}})
@@ -460,14 +452,14 @@ def test_netrc_syntax(text: str, expected: tuple[str, str, int] | None) -> None:
         ("machine q.io login u password", 1),
     ],
 )
-def test_a_malformed_netrc_is_told_with_its_line(text: str, line: int) -> None:
+def test_malformed_netrc_error_names_line(text: str, line: int) -> None:
     with pytest.raises(InvalidSetting, match=f"file, line {line}") as caught:
         parse_netrc(text, "file")
     assert "hunter2" not in str(caught.value)
 
 
 @given(st.text(max_size=200), st.booleans())
-def test_any_text_is_a_netrc_or_a_typed_error(text: str, expressions: bool) -> None:
+def test_any_text_parses_as_netrc_or_raises_typed_error(text: str, expressions: bool) -> None:
     try:
         parse_netrc(text, "file", expressions=expressions)
     except InvalidSetting as error:
@@ -476,14 +468,14 @@ def test_any_text_is_a_netrc_or_a_typed_error(text: str, expressions: bool) -> N
 
 @pytest.mark.case("credentials", "enroot's .credentials")
 @pytest.mark.parametrize("port", ["", ":5000"])
-async def test_enroot_s_credentials_are_read(home: Path, port: str) -> None:
+async def test_enroot_credentials_are_read(home: Path, port: str) -> None:
     write(home / ".config/enroot/.credentials", "machine nvcr.io login $oauthtoken password nvapi")
     found = (await search(f"nvcr.io{port}")).found
     assert found is not None
     assert (found.username, found.password) == ("$oauthtoken", Secret("nvapi"))
 
 
-async def test_enroot_s_credentials_name_token_servers(home: Path) -> None:
+async def test_enroot_credentials_may_name_token_server(home: Path) -> None:
     text = "machine auth.docker.io login hub password p\nmachine gitlab.com login git password p"
     write(home / ".config/enroot/.credentials", text)
     assert await user("docker.io") == "hub"
@@ -496,8 +488,8 @@ async def test_enroot_s_credentials_name_token_servers(home: Path) -> None:
 EXPRESSION = "machine q.io login u password $(printf 'a b%s' \"$SUFFIX\")"
 
 
-@pytest.mark.case("credentials", "a shell expression for a password")
-async def test_a_shell_expression_is_never_run_without_leave(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.case("credentials", "a shell expression as password")
+async def test_shell_expression_needs_permission(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = home / "was-run"
     write(home / ".config/enroot/.credentials", f"machine q.io login u password $(touch {marker})")
     with pytest.raises(InvalidSetting, match="line 1.*--credential-commands|--credential-commands.*line 1"):
@@ -505,7 +497,7 @@ async def test_a_shell_expression_is_never_run_without_leave(home: Path, monkeyp
     assert not marker.exists()
 
 
-async def test_a_shell_expression_is_run_with_leave(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shell_expression_runs_with_permission(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUFFIX", "-c")
     write(home / ".config/enroot/.credentials", EXPRESSION)
     found = (await search("q.io", access=Access(credential_commands=True))).found
@@ -515,7 +507,7 @@ async def test_a_shell_expression_is_run_with_leave(home: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("expression", ["$(exit 3)", "$(", "$UNSET_VARIABLE"])
-async def test_a_shell_expression_that_fails_is_an_error(home: Path, expression: str) -> None:
+async def test_failing_shell_expression_is_an_error(home: Path, expression: str) -> None:
     write(home / ".config/enroot/.credentials", f"machine q.io login u password {expression}")
     with pytest.raises(InvalidSetting, match="shell expression failed"):
         await search("q.io", access=Access(credential_commands=True))
@@ -525,7 +517,7 @@ async def test_a_shell_expression_that_fails_is_an_error(home: Path, expression:
 
 
 @pytest.mark.case("credentials", "secrets in dumps and messages")
-def test_a_secret_does_not_show_itself() -> None:
+def test_secret_is_hidden_in_repr_and_pickle() -> None:
     credentials = Credentials("user", Secret("hunter2"), "file", Secret("hunter2-i"), Secret("hunter2-r"))
     shown = f"{credentials!r} {credentials} {credentials.password} {[credentials.password]} {credentials.kind}"
     assert "hunter2" not in shown

@@ -67,7 +67,7 @@ class MemoryTarget:
         pass
 
 
-async def test_a_failed_download_gives_back_every_connection() -> None:
+async def test_failed_download_releases_every_connection() -> None:
     client: Any = FakeClient()
     blob = Descriptor("application/octet-stream", Digest.of(b""), SIZE)
     with ThreadPoolExecutor(2) as executor:
@@ -81,6 +81,9 @@ async def test_a_failed_download_gives_back_every_connection() -> None:
                 budget=ByteBudget(1 << 30),
                 executor=executor,
                 timing=PullTimer().image,
+            )
+            assert repr(download) == (
+                f"<Download {blob.digest} from memory/a, {SIZE} of {SIZE} bytes missing, 0 ranges in progress>"
             )
             with pytest.raises(NotFound):
                 await asyncio.wait_for(download.run(), 10)

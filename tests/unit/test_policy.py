@@ -71,7 +71,7 @@ SCOPES = [
 
 @pytest.mark.case("signatures", "scopes of policy.json")
 @pytest.mark.parametrize(("scope", "reference", "is_meant"), SCOPES)
-def test_a_scope_speaks_for_its_images(scope: str, reference: str, is_meant: bool) -> None:
+def test_scope_matches_its_images(scope: str, reference: str, is_meant: bool) -> None:
     policy = parse({"default": REJECT, "transports": {"docker": {scope: ACCEPT}}})
     assert lets_in(policy, docker(reference)) == is_meant
     opposite = parse({"default": ACCEPT, "transports": {"docker": {scope: REJECT}}})
@@ -79,8 +79,8 @@ def test_a_scope_speaks_for_its_images(scope: str, reference: str, is_meant: boo
 
 
 @pytest.mark.peer("skopeo")
-@pytest.mark.case("signatures", "the same judgement as skopeo")
-def test_skopeo_judges_the_same(tmp_path: Path) -> None:
+@pytest.mark.case("signatures", "the same decision as skopeo")
+def test_policy_decision_equals_that_of_skopeo(tmp_path: Path) -> None:
     """skopeo looks at the policy only once it has the manifest: from a layout, then, with its paths as scopes."""
     layout = tmp_path / "images/layout"
     layout.parent.mkdir()
@@ -113,8 +113,8 @@ def test_skopeo_judges_the_same(tmp_path: Path) -> None:
     assert len(set(found)) == 2
 
 
-@pytest.mark.case("signatures", "the most specific scope counts alone")
-def test_the_most_specific_scope_counts_alone() -> None:
+@pytest.mark.case("signatures", "only the most specific scope applies")
+def test_only_most_specific_scope_applies() -> None:
     scopes = {
         "": REJECT,
         "*.example.com": ACCEPT,
@@ -136,12 +136,12 @@ def test_the_most_specific_scope_counts_alone() -> None:
 
 
 @pytest.mark.case("signatures", "reject and insecureAcceptAnything")
-def test_all_requirements_have_to_be_met() -> None:
+def test_all_requirements_must_be_met() -> None:
     assert lets_in(parse({"default": ACCEPT + ACCEPT}), docker("a.com/b"))
     assert not lets_in(parse({"default": ACCEPT + REJECT}), docker("a.com/b"))
 
 
-@pytest.mark.case("signatures", "a signature that is demanded fails closed, with the tool to verify it with")
+@pytest.mark.case("signatures", "a required signature fails closed and names the tool to verify it")
 @pytest.mark.parametrize(
     ("requirements", "words"),
     [
@@ -151,18 +151,18 @@ def test_all_requirements_have_to_be_met() -> None:
         (ACCEPT + SIGNED, ["signedBy"]),
     ],
 )
-def test_a_signature_that_is_demanded_fails_closed(requirements: Any, words: list[str]) -> None:
+def test_required_signature_fails_closed(requirements: Any, words: list[str]) -> None:
     with pytest.raises(Forbidden, match="fastpull does not verify") as caught:
         parse({"default": requirements}).check(docker("a.com/b:v1"))
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_a_layout_s_signature_is_for_skopeo_too() -> None:
+def test_required_signature_of_layout_names_skopeo() -> None:
     with pytest.raises(Forbidden, match="skopeo copy"):
         parse({"default": SIGNED}).check(Identity.of_path("oci", "oci:x", "x"))
 
 
-@pytest.mark.case("signatures", "a malformed policy lets nothing in")
+@pytest.mark.case("signatures", "a malformed policy rejects all images")
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
@@ -180,14 +180,14 @@ def test_a_layout_s_signature_is_for_skopeo_too() -> None:
         ({"default": ACCEPT, "transports": {"docker": {"a.com": []}}}, "no requirement for 'a.com'"),
     ],
 )
-def test_a_malformed_policy_lets_nothing_in(document: Any, reason: str) -> None:
+def test_malformed_policy_rejects_all_images(document: Any, reason: str) -> None:
     with pytest.raises(InvalidSetting, match=reason) as caught:
         parse(document)
     assert "test.json" in str(caught.value)
 
 
-@pytest.mark.case("signatures", "no policy file lets everything in")
-def test_the_user_s_file_stands_for_the_system_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.case("signatures", "without a policy file all images are accepted")
+def test_user_policy_replaces_system_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "SYSTEM_FOLDER", str(tmp_path / "etc"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     load_policy().check(docker("a.com/b"))
@@ -223,7 +223,7 @@ def test_the_user_s_file_stands_for_the_system_s(tmp_path: Path, monkeypatch: py
         max_leaves=12,
     )
 )
-def test_any_document_is_a_policy_or_a_typed_error(document: Any) -> None:
+def test_any_document_parses_as_policy_or_raises_typed_error(document: Any) -> None:
     try:
         policy = parse(document)
     except InvalidSetting:

@@ -104,9 +104,9 @@ CASES = [
 IDS = [f"{number}-{reference[:30]}" for number, (_, reference, _) in enumerate(CASES)]
 
 
-@pytest.mark.case("mirrors", "prefix, longest match, rewriting, wildcards, by digest, by tag")
+@pytest.mark.case("mirrors", "prefixes, longest match, rewriting, wildcards, by digest, by tag")
 @pytest.mark.parametrize(("conf", "reference", "expected"), CASES, ids=IDS)
-def test_a_name_leads_to_its_mirrors_and_then_to_its_own_place(conf: str, reference: str, expected: list[str]) -> None:
+def test_pull_sources_are_mirrors_then_location(conf: str, reference: str, expected: list[str]) -> None:
     assert places(conf.replace("HOST", "h:1"), reference) == [f"h:1/{one}" for one in expected]
 
 
@@ -132,9 +132,9 @@ async def asked() -> AsyncIterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.peer("skopeo")
-@pytest.mark.case("mirrors", "the same places in the same order as skopeo")
+@pytest.mark.case("mirrors", "the same endpoints in the same order as skopeo")
 @pytest.mark.parametrize(("conf", "reference", "expected"), CASES, ids=IDS)
-async def test_skopeo_goes_to_the_same_places(
+async def test_pull_sources_equal_those_of_skopeo(
     asked: tuple[str, list[str]], tmp_path: Path, conf: str, reference: str, expected: list[str]
 ) -> None:
     host, seen = asked
@@ -147,7 +147,7 @@ async def test_skopeo_goes_to_the_same_places(
     assert list(dict.fromkeys(seen)) == expected
 
 
-@pytest.mark.case("mirrors", "a blocked name")
+@pytest.mark.case("mirrors", "a blocked image")
 @pytest.mark.parametrize(
     ("conf", "reference", "is_blocked"),
     [
@@ -166,7 +166,7 @@ async def test_skopeo_goes_to_the_same_places(
         ('prefix = "*.example.com"', "evil.org/x.example.com:v1", False),
     ],
 )
-def test_a_blocked_name_is_forbidden_with_the_table_that_says_so(conf: str, reference: str, is_blocked: bool) -> None:
+def test_blocked_image_error_names_table(conf: str, reference: str, is_blocked: bool) -> None:
     conf = f"[[registry]]\n{conf}\nblocked = true"
     if not is_blocked:
         assert places(conf, reference) == [reference]
@@ -176,7 +176,7 @@ def test_a_blocked_name_is_forbidden_with_the_table_that_says_so(conf: str, refe
     assert caught.value.exit_code == 13
 
 
-def test_a_longer_prefix_may_allow_what_a_shorter_one_blocks() -> None:
+def test_longer_prefix_overrides_blocked_shorter_one() -> None:
     conf = """
     [[registry]]
     location = "example.com"
@@ -187,7 +187,7 @@ def test_a_longer_prefix_may_allow_what_a_shorter_one_blocks() -> None:
     assert places(conf, "example.com/ours/a:v1") == ["example.com/ours/a:v1"]
 
 
-def test_a_place_that_is_blocked_itself_is_left_out() -> None:
+def test_blocked_mirror_is_left_out() -> None:
     conf = """
     [[registry]]
     prefix = "example.com"
@@ -208,7 +208,7 @@ def test_a_place_that_is_blocked_itself_is_left_out() -> None:
         )
 
 
-def test_each_place_says_for_itself_whether_it_is_insecure() -> None:
+def test_insecure_applies_to_single_pull_sources() -> None:
     conf = parse(MIRRORED.replace('"HOST/one"', '"HOST/one"\ninsecure = true').replace("HOST", "h:1"))
     sources = conf.pull_sources(Reference.parse("example.com/a:v1"))
     assert [(source.is_mirror, source.is_insecure) for source in sources] == [
@@ -258,19 +258,19 @@ def test_each_place_says_for_itself_whether_it_is_insecure() -> None:
         ("[aliases]\n'b' = 'a.com/C'", "not for an image name"),
     ],
 )
-def test_what_the_specification_does_not_allow_is_told_with_file_and_place(conf: str, reason: str) -> None:
+def test_invalid_conf_error_names_file_and_table(conf: str, reason: str) -> None:
     with pytest.raises(InvalidSetting, match=reason) as caught:
         parse(conf)
     assert "test.conf" in str(caught.value)
     assert caught.value.exit_code == 3
 
 
-def test_what_is_for_other_tools_is_left_alone() -> None:
+def test_options_of_other_tools_are_ignored() -> None:
     conf = 'credential-helpers = ["x"]\nshort-name-mode = "enforcing"\n[[registry]]\nlocation = "a.com"\nnew = 5'
     assert places(conf, "a.com/b:v1") == ["a.com/b:v1"]
 
 
-def test_a_location_that_makes_no_reference_is_told() -> None:
+def test_location_must_form_a_valid_reference() -> None:
     with pytest.raises(InvalidSetting, match=r"rewrites example.com/a:v1 to an invalid reference"):
         places('[[registry]]\nprefix = "example.com"\nlocation = "h/UPPER"', "example.com/a:v1")
 
@@ -304,13 +304,13 @@ ALIASES = """
         ("someone/fedora", "docker.io/someone/fedora:latest"),
     ],
 )
-def test_a_short_name_is_what_its_alias_says(text: str, expected: str) -> None:
+def test_short_name_resolves_by_alias(text: str, expected: str) -> None:
     assert str(parse(ALIASES).qualified(text)) == expected
 
 
-@pytest.mark.case("mirrors", "short names are never searched for")
+@pytest.mark.case("mirrors", "short names are never searched")
 @pytest.mark.parametrize("search", ['["quay.io"]', '["quay.io", "ghcr.io"]', "[]"])
-def test_a_short_name_is_refused_where_docker_hub_is_not_to_be_searched(search: str) -> None:
+def test_short_name_is_rejected_if_search_excludes_docker_hub(search: str) -> None:
     conf = parse(f"unqualified-search-registries = {search}\n{ALIASES}")
     assert str(conf.qualified("fedora")) == "registry.fedoraproject.org/fedora:latest"
     with pytest.raises(InvalidReference, match="test.conf excludes Docker Hub; give the full name") as caught:
@@ -343,8 +343,8 @@ def where() -> str:
     return source.reference.registry.removesuffix(".local")
 
 
-@pytest.mark.case("mirrors", "the usual places and drop-ins")
-def test_files_are_read_where_other_tools_read_them(
+@pytest.mark.case("mirrors", "the standard paths and drop-ins")
+def test_conf_paths_equal_those_of_other_tools(
     system: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert where() == "p.com"
@@ -365,7 +365,7 @@ def test_files_are_read_where_other_tools_read_them(
         where()
 
 
-def test_of_equal_prefixes_the_first_in_a_file_and_the_last_of_the_files_counts() -> None:
+def test_equal_prefixes_first_in_file_and_last_file_apply() -> None:
     one = parse('[[registry]]\nprefix="p.com"\nlocation="a"\n[[registry]]\nprefix="p.com"\nlocation="b"')
     other = parse('[[registry]]\nprefix="p.com"\nlocation="c"\n[aliases]\nx = "a.com/x"')
     name = Reference.parse("p.com/n:v1")
@@ -380,7 +380,7 @@ prefixes = st.builds("/".join, st.tuples(hosts, names)) | hosts | st.sampled_fro
 
 
 @given(st.lists(prefixes, max_size=5, unique=True), hosts, names, st.sampled_from(["v1", "v2"]))
-def test_the_longest_prefix_that_ends_at_a_border_counts(found: list[str], host: str, name: str, tag: str) -> None:
+def test_longest_prefix_at_component_boundary_applies(found: list[str], host: str, name: str, tag: str) -> None:
     """Against the rule, told as slowly as it can be."""
     conf = "".join(f'[[registry]]\nprefix = "{one}"\nlocation = "l{n}.local"\n' for n, one in enumerate(found))
     full = f"{host}/{name}:{tag}"

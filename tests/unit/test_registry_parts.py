@@ -41,12 +41,12 @@ from fastpull.registry.http.urls import host_of, parse_untrusted_url, redacted
         ('="x"', []),
     ],
 )  # fmt: skip
-def test_challenges_are_read(header: str, expected: list[tuple[str, dict[str, str]]]) -> None:
+def test_challenges_are_parsed(header: str, expected: list[tuple[str, dict[str, str]]]) -> None:
     assert [(found.scheme, found.parameters) for found in parse_challenges(header)] == expected
 
 
 @given(st.text(max_size=100))
-def test_any_challenge_header_is_read_in_bounded_time(header: str) -> None:
+def test_any_challenge_header_is_parsed_in_bounded_time(header: str) -> None:
     parse_challenges(header)
 
 
@@ -65,12 +65,12 @@ def test_any_challenge_header_is_read_in_bounded_time(header: str) -> None:
         ("", None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(value: str, expected: float | None) -> None:
+def test_retry_after_accepts_seconds_and_dates(value: str, expected: float | None) -> None:
     now = datetime(2026, 10, 21, 7, 28, 0, tzinfo=UTC)
     assert retry_after_seconds({"Retry-After": value} if value else {}, now) == expected
 
 
-def test_pauses_double_up_to_a_bound_with_jitter() -> None:
+def test_pauses_double_up_to_maximum_with_jitter() -> None:
     backoff = Backoff(first_seconds=1, max_seconds=5)
     for attempt, ceiling in ((1, 1), (2, 2), (3, 4), (4, 5), (9, 5)):
         assert all(ceiling / 2 <= backoff.pause_seconds(attempt) <= ceiling for _ in range(50))
@@ -91,14 +91,14 @@ def test_pauses_double_up_to_a_bound_with_jitter() -> None:
         (ValueError(), False),
     ],
 )
-def test_only_what_may_pass_is_repeated(error: BaseException, expected: bool) -> None:
+def test_only_transient_errors_are_retried(error: BaseException, expected: bool) -> None:
     assert is_transient(error) is expected
 
 
 # --- URLs
 
 
-def test_urls_are_shown_without_their_secrets() -> None:
+def test_redacted_urls_omit_secrets() -> None:
     url = URL("https://user:secret@host:8443/blob?X-Amz-Signature=abc#f")
     assert redacted(url) == "https://host:8443/blob"
     assert host_of(url) == "host:8443"
@@ -122,7 +122,7 @@ def test_urls_are_shown_without_their_secrets() -> None:
         ("https://[::1]:5000/", {"all_proxy": "http://proxy:3128"}, None),
     ],
 )
-def test_proxies_come_from_the_environment(url: str, environment: dict[str, str], expected: str | None) -> None:
+def test_proxies_are_read_from_environment(url: str, environment: dict[str, str], expected: str | None) -> None:
     found = Proxies.from_environment(environment).find(URL(url))
     assert (found and str(found)) == expected
 
@@ -149,13 +149,13 @@ def test_proxies_come_from_the_environment(url: str, environment: dict[str, str]
         (" , ,", "quay.io", False),
     ],
 )
-def test_no_proxy_names_hosts_domains_and_networks(no_proxy: str, host: str, is_direct: bool) -> None:
+def test_no_proxy_matches_hosts_domains_and_networks(no_proxy: str, host: str, is_direct: bool) -> None:
     proxies = Proxies.from_environment({"all_proxy": "http://proxy:3128", "no_proxy": no_proxy})
     assert (proxies.find(URL(f"https://{host}/v2/")) is None) is is_direct
 
 
 @pytest.mark.parametrize("value", ["socks5://user:hunter2@proxy:1080", "http://", "http://u:hunter2@[x"])
-def test_a_proxy_that_cannot_be_used_is_told_by_its_variable_alone(value: str) -> None:
+def test_invalid_proxy_error_names_only_its_variable(value: str) -> None:
     with pytest.raises(InvalidSetting, match="https_proxy") as caught:
         Proxies.from_environment({"https_proxy": value})
     assert "hunter2" not in str(caught.value)
@@ -191,12 +191,12 @@ def test_a_proxy_that_cannot_be_used_is_told_by_its_variable_alone(value: str) -
         ("64:ff9b::808:808", AddressScope.PUBLIC),
     ],
 )
-def test_an_address_has_a_reach(address: str, expected: AddressScope) -> None:
+def test_address_scope_of_literal_addresses(address: str, expected: AddressScope) -> None:
     assert address_scope(address) is expected
 
 
 @pytest.mark.parametrize("text", ["localhost", "", "10.0.0", "1.2.3.4.5", "0x7f000001", "2130706433"])
-def test_what_is_no_literal_address_has_no_address_scope_its_own(text: str) -> None:
+def test_address_scope_rejects_names(text: str) -> None:
     with pytest.raises(ValueError, match="does not appear to be"):
         address_scope(text)
 
@@ -217,7 +217,7 @@ def test_what_is_no_literal_address_has_no_address_scope_its_own(text: str) -> N
         ({}, None),
     ],
 )
-def test_a_rate_limit_is_told_when_it_is_low(headers: dict[str, str], words: str | None) -> None:
+def test_low_rate_limit_is_reported(headers: dict[str, str], words: str | None) -> None:
     limit = RateLimit.parse(headers)
     assert (str(limit) if limit and limit.is_low else None) == words
 
@@ -247,12 +247,12 @@ def test_a_rate_limit_is_told_when_it_is_low(headers: dict[str, str], words: str
         *("http://[]@", "http://\0/", "http://h:1:2/", "https://user:pass@:80/"),
     ],
 )
-def test_what_is_no_url_of_a_host_is_refused_as_a_whole(text: str) -> None:
+def test_unusable_url_of_a_host_is_rejected(text: str) -> None:
     assert parse_untrusted_url(text) is None
 
 
 @given(st.text(st.sampled_from("htps:/@[]%0919a.-?# \n\0é\\"), max_size=20))
-def test_a_url_of_a_host_is_usable_or_refused(text: str) -> None:
+def test_any_url_of_a_host_is_usable_or_rejected(text: str) -> None:
     for found in (
         parse_untrusted_url(f"http://{text}"),
         parse_untrusted_url(text, URL("https://registry.example/v2/")),
@@ -267,7 +267,7 @@ def test_a_url_of_a_host_is_usable_or_refused(text: str) -> None:
 # --- attempts
 
 
-def test_attempts_end_by_number() -> None:
+def test_attempts_are_limited_by_number() -> None:
     attempts, error = Attempts(Backoff(attempts=3)), TransportError("h", "reset")
     for _ in range(2):
         attempts.failed(error)
@@ -275,14 +275,14 @@ def test_attempts_end_by_number() -> None:
         attempts.failed(error)
 
 
-def test_progress_begins_a_new_count() -> None:
+def test_progress_resets_attempts() -> None:
     attempts, error = Attempts(Backoff(attempts=2)), TransportError("h", "reset")
     for _ in range(10):
         attempts.failed(error)
         attempts.reset()
 
 
-def test_attempts_end_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_are_limited_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("fastpull.registry.http.retry.time.monotonic", lambda: now)
     attempts, error = Attempts(Backoff(attempts=1000, total_seconds=300)), TransportError("h", "reset")
@@ -294,7 +294,7 @@ def test_attempts_end_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [SizeMismatch("s", 1, 2), UnexpectedAnswer("u", "r", 416)])
-def test_a_doubtful_answer_is_asked_for_twice_more(error: SizeMismatch | UnexpectedAnswer) -> None:
+def test_contradicting_response_is_retried_twice(error: SizeMismatch | UnexpectedAnswer) -> None:
     assert contradicts_descriptor(error)
     attempts = Attempts(Backoff(attempts=100))
     attempts.failed(error)
@@ -303,7 +303,7 @@ def test_a_doubtful_answer_is_asked_for_twice_more(error: SizeMismatch | Unexpec
         attempts.failed(error)
 
 
-def test_a_pause_is_half_fixed_and_half_random() -> None:
+def test_half_of_each_pause_is_random() -> None:
     pauses = [Backoff().pause_seconds(1) for _ in range(1000)]
     assert 0.25 <= min(pauses) < 0.3
     assert 0.45 < max(pauses) <= 0.5
@@ -312,7 +312,7 @@ def test_a_pause_is_half_fixed_and_half_random() -> None:
 # --- causes
 
 
-def test_a_cause_is_news_once_and_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cause_counts_as_repeated_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("fastpull.registry.causes.time.monotonic", lambda: now)
     causes = FailureCauses()
@@ -332,7 +332,7 @@ def test_a_cause_is_news_once_and_again_after_a_while(monkeypatch: pytest.Monkey
 # --- locations
 
 
-def test_locations_are_bounded_and_the_latest_stay() -> None:
+def test_locations_are_bounded_and_keep_the_latest() -> None:
     locations, digests = Locations(), [Digest.of(bytes([n % 256, n // 256])) for n in range(2 * MAX_LOCATIONS)]
     for digest in digests:
         locations.of(digest).url = URL("http://h/")
@@ -369,33 +369,33 @@ class _Streams:
         self.throughput.completed(flow, self.now)
 
 
-def test_a_stream_that_stands_still_lags_behind_the_others() -> None:
+def test_stalled_range_lags_behind_the_others() -> None:
     streams = _Streams(1e6, 1e6, 0, 2e4)
     streams.end_one(1e6)
     assert streams.run(LAG_SECONDS - 1) == [False] * 4
     assert streams.run(2) == [False, False, True, True]
 
 
-def test_streams_that_all_stand_still_do_not_lag() -> None:
+def test_no_range_lags_while_all_stall() -> None:
     streams = _Streams(0, 0, 0)
     streams.end_one(1e6)
     assert streams.run(60) == [False] * 3
 
 
-def test_a_stream_alone_is_compared_with_those_before() -> None:
+def test_single_range_is_compared_with_earlier_ones() -> None:
     alone = _Streams(0)
     assert alone.run(60) == [False]
     alone.end_one(1e6)
     assert alone.run(1) == [True]
 
 
-def test_a_stream_half_as_fast_does_not_lag() -> None:
+def test_range_at_half_speed_does_not_lag() -> None:
     streams = _Streams(1e6, 5e5, 2e5)
     streams.end_one(1e6)
     assert streams.run(30) == [False] * 3
 
 
-def test_a_pause_that_a_host_asks_for_is_no_lag() -> None:
+def test_requested_pause_does_not_count_as_lag() -> None:
     streams = _Streams(1e6, 0)
     streams.end_one(1e6)
     streams.run(LAG_SECONDS + 1)
