@@ -1,4 +1,4 @@
-"""Squashfs images of layers, as real readers see them, beside what the directory sink makes of the same layers."""
+"""Squashfs images of layers, as real readers see them, compared with the directory sink's output of the same layers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def write(
     resources: Resources | None = None,
     created: int = 0,
 ) -> SinkReport:
-    """Streams layers into a sink, one after the other; those in ``again`` twice, first with other bytes."""
+    """Stream layers into a sink, one after the other; layers in ``again`` twice, first with other bytes."""
     try:
         sink.begin(resources or Resources())
         indexes: dict[int, LayerIndex] = {}
@@ -144,7 +144,7 @@ def squash(path: Path, layers: list[list[Member]], **options: Any) -> SquashfsRe
     ],
     ids=str,
 )
-def test_unsquashfs_finds_the_directory_sink_s_tree(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_unsquashfs_unpacks_the_tree_of_the_directory_sink(tmp_path: Path, options: dict[str, Any]) -> None:
     write(Directory(tmp_path / "tree", owner="keep"), LAYERS)
     squash(tmp_path / "image", LAYERS, **options)
     expected = look(tmp_path / "tree", directory_times=True)
@@ -164,25 +164,25 @@ def test_unsquashfs_finds_the_directory_sink_s_tree(tmp_path: Path, options: dic
     [{}, {"compression": "none"}, {"compression": "gzip", "fragments": False}, {"compression": "xz"}],
     ids=str,
 )
-def test_mounted_it_is_the_directory_sink_s_tree(
+def test_a_mounted_image_has_the_tree_of_the_directory_sink(
     tmp_path: Path, mount: Callable[[Path, Path], AbstractContextManager[Path]], options: dict[str, Any]
 ) -> None:
     write(Directory(tmp_path / "tree", owner="keep"), LAYERS)
     squash(tmp_path / "image", LAYERS, **options)
     expected = look(tmp_path / "tree", directory_times=True)
-    with mount(tmp_path / "image", tmp_path / "mounted") as place:
-        found = look(place, directory_times=True)
-    if mount is mounted_by_user:  # which shows attributes of users only, and numbers inodes as it likes
+    with mount(tmp_path / "image", tmp_path / "mounted") as root:
+        found = look(root, directory_times=True)
+    if mount is mounted_by_user:  # shows only user xattrs, and has inode numbers of its own
         found, expected = ({path: as_fuse_shows(one) for path, one in tree.items()} for tree in (found, expected))
     assert found == expected
 
 
 @pytest.mark.parametrize("options", [{}, {"fragments": False}, {"compression": "none", "block_size": 4096}], ids=str)
-def test_the_bytes_depend_on_the_image_and_the_options_alone(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_bytes_depend_only_on_the_image_and_the_options(tmp_path: Path, options: dict[str, Any]) -> None:
     squash(tmp_path / "image", LAYERS, **options)
     expected = (tmp_path / "image").read_bytes()
     live = merge([LayerIndex.of(entry for entry, _ in layer) for layer in LAYERS]).wanted()
-    ways: list[dict[str, Any]] = [
+    variations: list[dict[str, Any]] = [
         {"order": [2, 0, 1]},
         {"chunk": 512},
         {"chunk": 1 << 22},
@@ -192,17 +192,15 @@ def test_the_bytes_depend_on_the_image_and_the_options_alone(tmp_path: Path, opt
         {"resources": Resources(workers=8, layers=1)},
         {"resources": Resources(workers=1, layers=1, memory=1)},
     ]
-    for number, way in enumerate(ways):
-        squash(tmp_path / f"{number}", LAYERS, **way, **options)
-        assert (tmp_path / f"{number}").read_bytes() == expected, way
+    for number, variation in enumerate(variations):
+        squash(tmp_path / f"{number}", LAYERS, **variation, **options)
+        assert (tmp_path / f"{number}").read_bytes() == expected, variation
 
 
 @pytest.mark.peer("unsquashfs")
 @pytest.mark.parametrize("dead", [(), (0,), (1, 4), (0, 1, 2, 3, 4)], ids=str)
 @pytest.mark.parametrize("ranks", [[0, 1, 2], [1, 0, 2], [2, 1, 0]], ids=str)
-def test_the_largest_layer_stays_where_it_is_and_its_dead_blocks_leave_no_gap(
-    tmp_path: Path, ranks: list[int], dead: tuple[int, ...]
-) -> None:
+def test_dead_blocks_of_the_largest_layer_leave_no_gap(tmp_path: Path, ranks: list[int], dead: tuple[int, ...]) -> None:
     contents = [noise(300_000 + 77_777 * number, number) for number in range(5)]
     layers = [
         [file("first", noise(200_000, 7))],
@@ -211,16 +209,16 @@ def test_the_largest_layer_stays_where_it_is_and_its_dead_blocks_leave_no_gap(
     ]
     report = squash(tmp_path / "image", layers, ranks=ranks, block_size=4096)
     tree = unsquash(tmp_path / "image", tmp_path / "tree")
-    living = {f"f{number}": content for number, content in enumerate(contents) if number not in dead}
+    live = {f"f{number}": content for number, content in enumerate(contents) if number not in dead}
     assert {
         path.name: path.read_bytes() for path in tree.iterdir() if path.name.startswith("f") and path.name[1:].isdigit()
-    } == living
+    } == live
     assert (tree / "first").read_bytes() == noise(200_000, 7)
     assert (tree / "last").read_bytes() == noise(150_000, 8)
-    assert report.size <= 350_000 + sum(map(len, living.values())) + 16_384
+    assert report.size <= 350_000 + sum(map(len, live.values())) + 16_384
 
 
-def test_what_is_dead_is_not_in_the_image(tmp_path: Path) -> None:
+def test_dead_content_is_not_in_the_image(tmp_path: Path) -> None:
     secret, tail = b"the secret of the lower layer" * 20_000, b"the secret of a tail"
     lower = [file("secret", secret), file("tail", tail), file("stays", b"a tail that stays")]
     squash(tmp_path / "image", [lower, [whiteout("secret"), whiteout("tail")]], compression="none")
@@ -244,7 +242,7 @@ def test_equal_content_is_stored_once_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.peer("unsquashfs")
-def test_files_alike_in_all_sizes_are_told_apart(tmp_path: Path) -> None:
+def test_different_files_of_equal_sizes_do_not_share_blocks(tmp_path: Path) -> None:
     contents = [noise(131_072 * 2, seed) for seed in range(4)]
     report = squash(
         tmp_path / "image", [[file(f"f{n}", content) for n, content in enumerate([*contents, contents[2]])]]
@@ -256,10 +254,10 @@ def test_files_alike_in_all_sizes_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.peer("unsquashfs")
 @pytest.mark.parametrize("collide", [False, True], ids=["", "all-fingerprints-collide"])
-def test_tails_are_found_again_wherever_they_are_and_never_mixed_up(
+def test_equal_tail_ends_are_stored_once_and_never_confused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collide: bool
 ) -> None:
-    """Equal ones in the fragment block at hand, in those that were written, in another layer, and beside dead ones."""
+    """Equal tail-ends in the current fragment block, in a written one, in another layer, and beside dead ones."""
     if collide:
         monkeypatch.setattr(writer_module, "xxh3_128_digest", lambda _: bytes(16))
     contents = [noise(700, seed) for seed in range(60)]
@@ -280,14 +278,14 @@ def test_tails_are_found_again_wherever_they_are_and_never_mixed_up(
         assert (tree / f"b{299 - at}").read_bytes() == contents[number]
 
 
-def test_zeros_are_holes_and_counted(tmp_path: Path) -> None:
+def test_blocks_of_zeros_become_holes_and_are_counted(tmp_path: Path) -> None:
     report = squash(tmp_path / "image", [[file("a", bytes(10 * 131_072)), file("b", bytes(131_072) + b"x")]])
     assert report.hole_bytes == 11 * 131_072
     assert report.size == 4096
     assert report.content_size == 11 * 131_072 + 1
 
 
-def test_the_report_says_what_is_in_the_image(tmp_path: Path) -> None:
+def test_the_report_counts_inodes_clamped_times_and_dropped_xattrs(tmp_path: Path) -> None:
     members = [file("a", b"x", mtime=-5), file("b", b"y", mtime=1 << 40), file("c", xattrs=((b"trusted.x", b"1"),))]
     report = squash(tmp_path / "image", [members], compression="gzip:3")
     assert report.inodes == 4
@@ -298,7 +296,7 @@ def test_the_report_says_what_is_in_the_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("given", "time"), [({}, 77), ({"time": 5}, 5)])
-def test_the_image_s_time_is_that_of_the_config_or_what_is_asked_for(
+def test_the_image_has_the_time_of_its_config_unless_one_is_set(
     tmp_path: Path, given: dict[str, int], time: int
 ) -> None:
     squash(tmp_path / "image", [[file("a")]], created=77, **given)
@@ -306,7 +304,7 @@ def test_the_image_s_time_is_that_of_the_config_or_what_is_asked_for(
 
 
 @pytest.mark.peer("unsquashfs")
-def test_all_times_can_be_set(tmp_path: Path) -> None:
+def test_mtime_sets_the_time_of_all_inodes(tmp_path: Path) -> None:
     squash(tmp_path / "image", LAYERS[2:], mtime=12345)
     tree = unsquash(tmp_path / "image", tmp_path / "tree")
     assert {found.mtime_ns for found in look(tree, directory_times=True).values()} == {12345 * 10**9}
@@ -327,19 +325,19 @@ def test_all_times_can_be_set(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidSetting):
         Squashfs(tmp_path / "image", **options)
 
 
-def test_more_owners_than_the_format_has_room_for_are_refused_by_name(tmp_path: Path) -> None:
+def test_more_owners_than_the_format_can_hold_are_refused_with_the_path(tmp_path: Path) -> None:
     members = [file(f"f{n:05}", uid=n, gid=0) for n in range(65_537)]
     with pytest.raises(OutputError, match="more than 65535 different uids and gids: f6553"):
         squash(tmp_path / "image", [members])
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_there_is_not_replaced_unless_forced(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:
     (tmp_path / "image").write_text("old")
     with pytest.raises(OutputExists):
         squash(tmp_path / "image", LAYERS)
@@ -360,7 +358,7 @@ def test_a_cancelled_commit_publishes_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_layers_may_stream_side_by_side(tmp_path: Path) -> None:
+def test_layers_may_stream_concurrently(tmp_path: Path) -> None:
     squash(tmp_path / "expected", LAYERS)
     sink = Squashfs(tmp_path / "image")
     sink.begin(Resources(workers=3, layers=3))

@@ -1,4 +1,4 @@
-"""Squashfs metadata, as real readers understand it: the kernel, unsquashfs and squashfuse."""
+"""Squashfs metadata, as real readers parse it: the kernel, unsquashfs and squashfuse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fastpull.sinks.squashfs.blocks.compressors import parse_compression
 from fastpull.sinks.squashfs.format.inodes import FileLayout
 from fastpull.sinks.squashfs.image.image_metadata import make_image_metadata
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, symlink
-from tests.support.squashfs import TIME, SquashfsReader, mounted, read_back, superblock, unsquashed
+from tests.support.squashfs import TIME, SquashfsSample, mounted, read_back, superblock, unsquashed
 
 pytestmark = [pytest.mark.root, pytest.mark.peer("mksquashfs", "unsquashfs", "squashfuse_ll")]
 
@@ -123,7 +123,7 @@ def xattrs() -> list[Member]:
             "d/cap", b"", xattrs=((b"security.capability", bytes.fromhex("0100000200040000000000000000000000000000")),)
         ),
         file("d/dropped", xattrs=((b"trusted.overlay.opaque", b"y"), (b"system.posix_acl_access", b"x"))),
-        symlink("s", "d", xattrs=((b"security.x", long), (b"user.x", b"nobody may set this"))),
+        symlink("s", "d", xattrs=((b"security.x", long), (b"user.x", b"cannot be set"))),
         fifo("p", xattrs=((b"security.x", b"p"),)),
         device("n", 1, 3, xattrs=((b"security.x", b"n"),)),
         block_device("b", 7, 7),
@@ -175,19 +175,19 @@ CASES["nothing"] = list
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("case", CASES)
-def test_readers_find_what_the_tree_has(case: str, reader: str, tmp_path: Path) -> None:
-    image = SquashfsReader(CASES[case]())
+def test_readers_find_the_tree(case: str, reader: str, tmp_path: Path) -> None:
+    image = SquashfsSample(CASES[case]())
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
 
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("tails", [False, True], ids=["blocks", "fragments"])
 @pytest.mark.parametrize("compression", ["zstd:1", "zstd:15", "zstd:22", "gzip", "gzip:1", "xz", "lz4", "none"])
-def test_readers_know_every_compression(compression: str, tails: bool, reader: str, tmp_path: Path) -> None:
+def test_readers_support_every_compression(compression: str, tails: bool, reader: str, tmp_path: Path) -> None:
     members = [*all_types(), *links(), *sizes_of_files(), *(file(f"m/{n}", text(n)) for n in range(500))]
     for size in (BLOCK, 1 << 17, 1 << 20):
         members.append(file("large", text(3 * size + 5)))
-        image = SquashfsReader(members, compression=compression, block_size=size, tails=tails)
+        image = SquashfsSample(members, compression=compression, block_size=size, tails=tails)
         written = image.write(tmp_path / f"image{size}")
         assert read_back(written, tmp_path / f"root{size}", reader) == image.expected()
 
@@ -195,15 +195,15 @@ def test_readers_know_every_compression(compression: str, tails: bool, reader: s
 @pytest.mark.parametrize("reader", READERS)
 def test_several_layers_make_one_image(reader: str, tmp_path: Path) -> None:
     lower = [folder("d", 0o700), file("d/a", b"lower"), file("d/b", b"b", uid=1, xattrs=((b"user.x", b"1"),))]
-    image = SquashfsReader(
+    image = SquashfsSample(
         lower, [file("d/a", b"upper"), hardlink("c", "d/b")], [folder("d", 0o755, xattrs=((b"user.d", b"2"),))]
     )
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_data_may_begin_beyond_4_gib(reader: str, tmp_path: Path) -> None:
-    image = SquashfsReader([*sizes_of_files(), *holes(), *links()], gap=5 << 30)
+def test_data_may_start_beyond_4_gib(reader: str, tmp_path: Path) -> None:
+    image = SquashfsSample([*sizes_of_files(), *holes(), *links()], gap=5 << 30)
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
 
 
@@ -232,8 +232,8 @@ def test_a_file_may_be_larger_than_4_gib(reader: str, tmp_path: Path) -> None:
         assert opened.read() == b"\0\0end"
 
 
-def test_the_kernel_counts_names_and_directories(tmp_path: Path) -> None:
-    image = SquashfsReader([*links(), *all_types()])
+def test_the_kernel_shows_the_link_counts(tmp_path: Path) -> None:
+    image = SquashfsSample([*links(), *all_types()])
     with mounted(image.write(tmp_path / "image"), tmp_path / "root", "kernel") as root:
         for path, found in image.expected().items():
             parents = [os.path.dirname(other) or b"." for other, one in image.expected().items() if one.kind == "d"]
@@ -241,16 +241,18 @@ def test_the_kernel_counts_names_and_directories(tmp_path: Path) -> None:
             assert os.lstat(os.path.join(os.fsencode(root), path)).st_nlink == nlink, path
 
 
-def test_attributes_may_be_longer_than_a_metadata_block(tmp_path: Path) -> None:
-    values = [noise(size, size) for size in (8191, 8192, 8193, 65_536)]  # more than the test's own disk may hold
-    image = SquashfsReader(
+def test_xattrs_may_be_longer_than_a_metadata_block(tmp_path: Path) -> None:
+    values = [
+        noise(size, size) for size in (8191, 8192, 8193, 65_536)
+    ]  # the test's own filesystem may not support these sizes
+    image = SquashfsSample(
         [file(f"{n}", xattrs=((b"user.a", values[n % 4]), (b"user.b", values[n % 3]))) for n in range(12)]
     )
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", "kernel") == image.expected()
 
 
 def test_every_name_of_a_large_directory_can_be_looked_up(tmp_path: Path) -> None:
-    image = SquashfsReader(large_directory())
+    image = SquashfsSample(large_directory())
     with mounted(image.write(tmp_path / "image"), tmp_path / "root", "kernel") as root:
         for name in image.tree.root.children:
             assert (root / os.fsdecode(name)).read_bytes() == b"%d" % int(name[:5])
@@ -260,12 +262,12 @@ def test_every_name_of_a_large_directory_can_be_looked_up(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("reader", ["kernel", "unsquashfs"])
 def test_a_directory_may_have_100_000_entries(reader: str, tmp_path: Path) -> None:
-    image = SquashfsReader([file(f"{number:06}-{'n' * (number % 50)}") for number in range(100_000)])
+    image = SquashfsSample([file(f"{number:06}-{'n' * (number % 50)}") for number in range(100_000)])
     assert read_back(image.write(tmp_path / "image"), tmp_path / "root", reader) == image.expected()
 
 
-def test_a_time_may_stand_for_all(tmp_path: Path) -> None:
-    image = SquashfsReader(all_types(), mtime=12345)
+def test_mtime_replaces_the_time_of_all_inodes(tmp_path: Path) -> None:
+    image = SquashfsSample(all_types(), mtime=12345)
     found = unsquashed(image.write(tmp_path / "image"), tmp_path / "root")
     assert {one.mtime_ns for one in found.values()} == {12345 * 10**9}
     assert found == image.expected()
@@ -273,9 +275,9 @@ def test_a_time_may_stand_for_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["zstd:1", "zstd:15", "gzip", "xz", "lz4", "none"])
 def test_mksquashfs_can_append(compression: str, tmp_path: Path) -> None:
-    # no value twice: mksquashfs 4.5.1 crashes when it appends to any image, its own included, with values out of line
+    # each value once: mksquashfs 4.5.1 crashes when it appends to an image with out-of-line values, even its own
     attributes = [file("x", xattrs=((b"user.a", b"1" * 100),)), file("y", xattrs=((b"security.b", b"2"),))]
-    image = SquashfsReader([*all_types(), *links(), *attributes, *sizes_of_files()], compression=compression)
+    image = SquashfsSample([*all_types(), *links(), *attributes, *sizes_of_files()], compression=compression)
     written = image.write(tmp_path / "image")
     before = {path: found for path, found in image.expected().items() if path != b"."}
     added = tmp_path / "added"
@@ -289,15 +291,15 @@ def test_mksquashfs_can_append(compression: str, tmp_path: Path) -> None:
     assert {path: after[path] for path in before} == before
 
 
-def test_an_image_is_as_long_as_its_superblock_says_and_padded(tmp_path: Path) -> None:
-    written = SquashfsReader(sizes_of_files()).write(tmp_path / "image").read_bytes()
+def test_an_image_has_the_size_in_its_superblock_plus_padding(tmp_path: Path) -> None:
+    written = SquashfsSample(sizes_of_files()).write(tmp_path / "image").read_bytes()
     size = superblock(written)["size"]
     assert 0 <= len(written) - size < 4096
     assert len(written) % 4096 == 0
     assert not any(written[size:])
 
 
-# --- any tree
+# --- property tests
 
 NAMES = st.one_of(
     st.sampled_from([b"a", b"b", b"c"]),
@@ -345,7 +347,7 @@ def members(draw: st.DrawFn) -> Member:
 
 @st.composite
 def stacks(draw: st.DrawFn) -> list[list[Member]]:
-    """Each member in a layer of its own, which no rule of layers refuses; some get more names."""
+    """One layer per member, so that no rule of layers refuses them; some members get hard links."""
     found = [[member] for member in draw(st.lists(members(), max_size=12))]
     others = [member[0] for [member] in found if member[0].type is not EntryType.DIRECTORY]
     if found and others and found[-1][0][0] in others:
@@ -356,7 +358,7 @@ def stacks(draw: st.DrawFn) -> list[list[Member]]:
 
 @settings(deadline=None, max_examples=500)
 @given(stacks(), st.booleans(), st.sampled_from(["zstd:1", "gzip:1", "none"]))
-def test_any_tree_can_be_read_back(layers: list[list[Member]], tails: bool, compression: str) -> None:
-    image = SquashfsReader(*layers, tails=tails, compression=compression)
+def test_readers_find_any_tree(layers: list[list[Member]], tails: bool, compression: str) -> None:
+    image = SquashfsSample(*layers, tails=tails, compression=compression)
     with tempfile.TemporaryDirectory() as work:
         assert unsquashed(image.write(Path(work, "image")), Path(work, "root")) == image.expected()

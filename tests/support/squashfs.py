@@ -1,4 +1,4 @@
-"""Small squashfs images, written without the sink, and what their readers should find in them."""
+"""Small squashfs images written without the sink, and the trees that readers should find in them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ _KINDS = {
 }
 
 
-class SquashfsReader:
-    """An image of layers, with all data in memory.
+class SquashfsSample:
+    """A squashfs image of layers, with all data in memory.
 
     Args:
-        layers: members of each.
-        compression: as in settings.
-        block_size: of data, in bytes.
-        tails: put the ends of files into fragments.
-        gap: bytes left out before the data.
+        layers: the members of each layer.
+        compression: the compression, as in settings.
+        block_size: the size of data blocks, in bytes.
+        tails: whether tail-ends are stored in fragment blocks.
+        gap: the size of a gap before the data, in bytes.
+        mtime: the time of all inodes; None for their own.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class SquashfsReader:
         return len(block) | RAW if is_raw else len(packed)
 
     def expected(self) -> dict[bytes, FoundEntry]:
-        """What a reader that runs as root should find."""
+        """Return the tree that a reader with root privileges should find."""
         names: dict[Origin, list[bytes]] = {}
         for path, node in self.tree.walk():
             if not isinstance(node, DirectoryNode):
@@ -158,13 +159,13 @@ class SquashfsReader:
 
 
 def files(tree: Tree) -> list[Origin]:
-    """The origins of all files, each once, in the order of the walk."""
+    """Return the origins of all files, each once, in the order of the walk."""
     found = [node for _, node in tree.walk() if not isinstance(node, DirectoryNode)]
     return [origin for origin in dict.fromkeys(found) if tree.type(origin) is EntryType.FILE]
 
 
 def superblock(content: bytes) -> dict[str, int]:
-    """The fields of a superblock, by the names that the format's description has."""
+    """Return the fields of a superblock, by the names of the format's description."""
     tables = ["id", "xattr", "inode", "directory", "fragment", "export"]
     names = ["magic", "inodes", "time", "block_size", "fragments", "compressor", "block_log", "flags", "ids"]
     names += ["major", "minor", "root", "size", *(f"{table}_start" for table in tables)]
@@ -172,7 +173,7 @@ def superblock(content: bytes) -> dict[str, int]:
 
 
 def unsquashed(image: Path, folder: Path) -> dict[bytes, FoundEntry]:
-    """What unsquashfs makes of an image, which it has to do without a word of complaint."""
+    """Return the tree that unsquashfs unpacks; it must not print an error or warning."""
     done = subprocess.run(
         ["unsquashfs", "-no-progress", "-strict-errors", "-d", folder, image], check=False, capture_output=True
     )
@@ -182,12 +183,12 @@ def unsquashed(image: Path, folder: Path) -> dict[bytes, FoundEntry]:
 
 @contextmanager
 def mounted(image: Path, folder: Path, reader: str) -> Iterator[Path]:
-    """An image as ``kernel`` or ``squashfuse`` shows it; the test is skipped on a machine that cannot mount."""
+    """Mount an image with ``kernel`` or ``squashfuse``; skip the test on a machine that cannot mount."""
     needed = "/dev/fuse" if reader == "squashfuse" else "/dev/loop-control"
     if not os.path.exists(needed):
         pytest.skip(f"needs {needed}")
     folder.mkdir()
-    # squashfuse_ll and not squashfuse, which gives every name an inode of its own
+    # squashfuse_ll, because squashfuse gives every hard link an inode of its own
     command = ["squashfuse_ll"] if reader == "squashfuse" else ["mount", "-t", "squashfs", "-o", "loop,ro"]
     subprocess.run([*command, image, folder], check=True)
     try:
@@ -197,12 +198,12 @@ def mounted(image: Path, folder: Path, reader: str) -> Iterator[Path]:
 
 
 def read_back(image: Path, folder: Path, reader: str) -> dict[bytes, FoundEntry]:
-    """All that one of the readers finds in an image."""
+    """Return the tree that a reader finds in an image."""
     if reader == "unsquashfs":
         return unsquashed(image, folder)
     with mounted(image, folder, reader) as root:
         found = look(root, directory_times=True)
-    if reader == "squashfuse":  # it confuses two namespaces, also in images of mksquashfs
+    if reader == "squashfuse":  # it swaps two xattr namespaces, also in images of mksquashfs
         return {path: replace(one, xattrs=tuple(sorted(map(_renamed, one.xattrs)))) for path, one in found.items()}
     return found
 

@@ -17,7 +17,7 @@ from fastpull.sinks.squashfs.image.image_metadata import ImageMetadata, make_ima
 from fastpull.sinks.squashfs.tables.lookup import Fragment
 from fastpull.sinks.squashfs.tables.numbering import number_tree
 from tests.support.layers import Member, device, fifo, file, folder, hardlink, index, symlink
-from tests.support.squashfs import SquashfsReader, superblock
+from tests.support.squashfs import SquashfsSample, superblock
 
 NONE = 2**64 - 1
 
@@ -87,7 +87,7 @@ def test_directories_have_the_number_of_their_parent_and_the_root_the_number_aft
 
 def test_tables_follow_each_other_without_gaps() -> None:
     members = [file(f"d{n % 7}/{n}", b"%d" % n, uid=n, xattrs=((b"user.a", b"%d" % n),)) for n in range(3000)]
-    metadata = SquashfsReader(members).metadata
+    metadata = SquashfsSample(members).metadata
     fields, body = superblock(metadata.superblock), b"".join(metadata.pieces)
     starts = ["inode_start", "directory_start", "fragment_start", "id_start", "xattr_start", "size"]
     assert [fields[name] for name in starts] == sorted(fields[name] for name in starts)
