@@ -76,7 +76,7 @@ class Importer:
         source = str(EnrootUri.parse(uri).reference)  # without its user, since the keyring finds logins by registry
         async with Client(self._settings, on_event=self._on_event) as client:
             # an image that is not synced may be incomplete for other nodes, so that each would hash it
-            return await client.finish(source, self._recipe(), holder=holder, sync=True)
+            return await client.ensure_squashfs(source, self._recipe(), holder=holder, sync=True)
 
     def release(self) -> None:
         """Release the step's pins on this node. May be called twice, and without a pin.

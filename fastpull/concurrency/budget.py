@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 
 
 class ByteBudget:
-    """A number of bytes that many tasks share; who wants more than is left waits, in order.
+    """A number of bytes that many tasks share. A task that requests more than is free waits; the queue is ordered.
 
     Args:
-        total: in bytes. A single claim above what it is at that time is granted when nothing else is held.
+        total: size of the budget, in bytes. A request above the total is granted when nothing else is held.
     """
 
     def __init__(self, total: int) -> None:
@@ -20,9 +20,12 @@ class ByteBudget:
         self._free = total
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    def __repr__(self) -> str:
+        return f"<ByteBudget {self._free} of {self.total} bytes free, {len(self._queue)} waiting>"
+
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
-        """Holds so many bytes for as long as the context lasts."""
+        """Hold `size` bytes while the context lasts."""
         size = min(size, self.total)
         await self._acquire(size)
         try:
@@ -31,7 +34,7 @@ class ByteBudget:
             self._release(size)
 
     def resize(self, total: int) -> None:
-        """Changes the total; what is held stays so, and less is granted until it is within the total again."""
+        """Change the total. Held bytes stay held; requests wait until the sum is within the new total."""
         change, self.total = total - self.total, total
         self._release(change)
 
@@ -39,19 +42,19 @@ class ByteBudget:
         if size <= self._free and not self._queue:
             self._free -= size
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((size, turn))
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((size, granted))
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if granted.done() and not granted.cancelled():
                 self._release(size)
             raise
 
     def _release(self, size: int) -> None:
         self._free += size
         while self._queue and (self._queue[0][1].done() or self._queue[0][0] <= self._free):
-            size, turn = self._queue.popleft()
-            if not turn.done():
+            size, granted = self._queue.popleft()
+            if not granted.done():
                 self._free -= size
-                turn.set_result(None)
+                granted.set_result(None)

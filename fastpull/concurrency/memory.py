@@ -1,16 +1,16 @@
-"""The memory of layers, and of what threads have freed."""
+"""The memory of layers, and the return of freed memory."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 LAYER_COST = 4 << 20
-"""What the buffers of one layer may take: compressed and uncompressed chunks, and a small window of the inflater."""
+"""Bytes reserved for the buffers of one layer: compressed and uncompressed chunks, and a small inflater window."""
 
 
 def give_back_freed_memory() -> None:
-    """Gives the kernel back what was freed, also by threads that have ended; does nothing where libc is not GNU's."""
-    import ctypes  # noqa: PLC0415  # few need it
+    """Return freed memory to the kernel, also that of ended threads; does nothing unless the libc is glibc."""
+    import ctypes  # noqa: PLC0415  # rarely needed
 
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 
 class PrioritySemaphore:
-    """A semaphore whose queue is ordered, and whose size may change.
+    """A semaphore with a queue ordered by rank, and with a size that may change.
 
     Args:
-        size: how many turns there are at once.
+        size: number of permits.
     """
 
     def __init__(self, size: int) -> None:
@@ -23,13 +23,13 @@ class PrioritySemaphore:
         self._order = itertools.count()
 
     @property
-    def all_used(self) -> bool:
-        """Whether nobody can have a turn now."""
+    def is_exhausted(self) -> bool:
+        """Whether no permit is free."""
         return self._used >= self._size
 
     async def acquire(self, rank: int) -> Permit:
-        """Waits for a turn; of those who wait the lowest ``rank`` goes first, of equals the first."""
-        if not self.all_used and not self._queue:
+        """Wait for a permit. The lowest ``rank`` goes first; equal ranks go in order of arrival."""
+        if not self.is_exhausted and not self._queue:
             return self._begin()
         granted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (rank, next(self._order), granted))
@@ -37,11 +37,11 @@ class PrioritySemaphore:
             return await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                granted.result().release()  # it was granted at the moment of the cancellation
+                granted.result().release()  # granted at the moment of the cancellation
             raise
 
     def resize(self, size: int) -> None:
-        """Changes how many turns there are; those that are taken stay so."""
+        """Change the number of permits. Acquired permits stay valid."""
         self._size = size
         self._grant()
 
@@ -54,23 +54,23 @@ class PrioritySemaphore:
         self._grant()
 
     def _grant(self) -> None:
-        while self._queue and not self.all_used:
+        while self._queue and not self.is_exhausted:
             granted = heapq.heappop(self._queue)[2]
             if not granted.done():
                 granted.set_result(self._begin())
 
 
 class Permit:
-    """One turn, to be released by whoever has it; a context manager that does so."""
+    """A permit of a `PrioritySemaphore`; as a context manager it releases itself."""
 
-    def __init__(self, turns: PrioritySemaphore) -> None:
-        self._turns: PrioritySemaphore | None = turns
+    def __init__(self, semaphore: PrioritySemaphore) -> None:
+        self._semaphore: PrioritySemaphore | None = semaphore
 
     def release(self) -> None:
-        """Gives it back. May be called twice."""
-        turns, self._turns = self._turns, None
-        if turns is not None:
-            turns._end()  # noqa: SLF001  # the two are one
+        """Release the permit. May be called twice."""
+        semaphore, self._semaphore = self._semaphore, None
+        if semaphore is not None:
+            semaphore._end()  # noqa: SLF001  # a permit is a part of its semaphore
 
     def __enter__(self) -> None:
         pass
@@ -80,10 +80,10 @@ class Permit:
 
 
 class OrderedStart:
-    """A point that tasks pass in the order in which they came, except that none waits long for one that tarries.
+    """A point that tasks pass in the order in which they entered; a slow task delays the next one only briefly.
 
     Args:
-        patience: seconds that a task waits for the one before it.
+        patience: seconds that a task waits for the task before it.
     """
 
     def __init__(self, patience: float) -> None:
@@ -91,8 +91,8 @@ class OrderedStart:
         self._last = asyncio.Event()
         self._last.set()
 
-    def come(self) -> Callable[[], Awaitable[None]]:
-        """Takes the next place; what is returned is to be awaited at the point."""
+    def enter(self) -> Callable[[], Awaitable[None]]:
+        """Join the order; return a function whose result the task awaits at the point."""
         before, passed = self._last, asyncio.Event()
         self._last = passed
 

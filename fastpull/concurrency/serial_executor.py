@@ -1,4 +1,4 @@
-"""Calls that run one after the other on threads shared with others."""
+"""Calls that run one after the other on shared threads."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from concurrent.futures import Executor
 
 
 class SerialExecutor:
-    """Calls that are made one after the other, in order, on threads that others use as well.
+    """Runs calls one after the other, in order, on the threads of an executor that has other users.
 
     Args:
-        executor: whose threads.
-        depth: calls that may wait; who wants to add one more waits, too.
+        executor: the executor.
+        depth: number of calls that may wait; `submit` blocks while so many wait.
     """
 
     def __init__(self, executor: Executor, depth: int) -> None:
@@ -25,10 +25,10 @@ class SerialExecutor:
         self._error: BaseException | None = None
 
     def submit(self, function: Callable[..., object], *args: object) -> None:
-        """Adds a call; blocks while too many wait.
+        """Add a call; block while too many wait.
 
         Raises:
-            Exception: what an earlier call has raised; no later one is made.
+            Exception: the error of an earlier call; no later call runs.
         """
         with self._changed:
             while len(self._calls) >= self._depth:
@@ -41,7 +41,7 @@ class SerialExecutor:
         self._executor.submit(self._run)
 
     def finish(self) -> None:
-        """Waits until all calls are made; raises what one of them has raised."""
+        """Wait until all calls have run; raise the error of a call."""
         with self._changed:
             while self._is_running:
                 self._changed.wait()
@@ -62,7 +62,7 @@ class SerialExecutor:
                 self._changed.notify_all()
             try:
                 function(*args)
-            except BaseException as error:  # noqa: BLE001  # it is raised where somebody waits for it
+            except BaseException as error:  # noqa: BLE001  # raised again by `submit` and `finish`
                 with self._changed:
                     self._error = error
                     self._calls.clear()

@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 
 class Aborted(Exception):
-    """Told to a thread that waits for something that will not come, because its pull has ended."""
+    """The pull of a blocked thread has ended, so that the thread must stop waiting."""
 
 
 def check_stopped(is_stopped: Callable[[], bool]) -> None:
-    """Raises Aborted where it is time to give up."""
+    """Raise Aborted if the work was stopped."""
     if is_stopped():
         raise Aborted
 
 
 class TaskGroup(asyncio.TaskGroup):  # noqa: TID251
-    """A task group that knows its tasks, made by `task_group`.
+    """A task group that records its tasks; made by `task_group`.
 
     Attributes:
-        unfinished: the tasks that have not ended.
+        unfinished: tasks that have not ended.
     """
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class TaskGroup(asyncio.TaskGroup):  # noqa: TID251
 
 @asynccontextmanager
 async def task_group() -> AsyncIterator[TaskGroup]:
-    """A task group whose failure is the first error that broke it, and not a group of one.
+    """Open a task group that raises the first error itself, and not an exception group.
 
-    A cancellation from outside goes before the errors of the group: a caller that handles those would go on as if it
-    had not been cancelled.
+    A cancellation from outside takes precedence over the errors of the group: a caller that handles these errors would
+    otherwise continue as if it had not been cancelled.
     """
     task = asyncio.current_task()
     assert task is not None, "used outside of a task"
@@ -60,7 +60,7 @@ async def task_group() -> AsyncIterator[TaskGroup]:
     try:
         async with TaskGroup() as group:
             yield group
-            # before Python 3.13 a group that fails while it is left counts its own cancellation as one from outside
+            # before Python 3.13 a group that fails in __aexit__ counts its own cancellation as one from outside
             while group.unfinished:
                 await asyncio.wait(group.unfinished)
     except BaseExceptionGroup as failures:
@@ -71,7 +71,7 @@ async def task_group() -> AsyncIterator[TaskGroup]:
 
 @asynccontextmanager
 async def repeating(seconds: float, function: Callable[[], None]) -> AsyncIterator[None]:
-    """Call a function every so many seconds while the context lasts. Its exception ends the body, and is raised."""
+    """Call a function every `seconds` while the context lasts. Its exception ends the body, and is raised."""
 
     async def repeat() -> None:
         while True:
@@ -100,16 +100,16 @@ async def in_thread(
     abort: Callable[[], None] | None = None,
     dispose: Callable[[T], None] | None = None,
 ) -> T:
-    """Runs a blocking function on a thread, and waits for its end even when cancelled, however often.
+    """Run a blocking function on a thread, and wait for its end even if cancelled, also repeatedly.
 
-    A thread cannot be stopped: what it uses may only be closed after it has returned.
+    A thread cannot be stopped: its resources may be closed only after the function has returned.
 
     Args:
-        executor: whose thread; None for those of the event loop.
-        function: to be called.
-        *args: with these.
+        executor: the executor; None for the threads of the event loop.
+        function: the function.
+        *args: the arguments of the function.
         abort: called on cancellation, to make the function return soon.
-        dispose: given what the function returned, if a cancellation keeps it from the caller.
+        dispose: called with the result of the function if a cancellation keeps it from the caller.
     """
     future = asyncio.get_running_loop().run_in_executor(executor, function, *args)
     try:
@@ -120,7 +120,7 @@ async def in_thread(
         while not future.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({future})
-        # the cancellation is what is raised, whatever came of the function
+        # raise the cancellation, whatever the function returned or raised
         if not future.cancelled() and future.exception() is None and dispose is not None:
             dispose(future.result())
         raise

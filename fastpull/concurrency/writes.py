@@ -1,4 +1,4 @@
-"""Complete writes: the system may write less than it was given, takes so many pieces at a time, and keeps them."""
+"""Complete writes: one system call may write less than requested, and accepts a limited number of pieces."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _MAX_PIECES = os.sysconf("SC_IOV_MAX")
 
 
 def pwrite_all(fd: int, offset: int, pieces: Sequence[bytes | memoryview]) -> int:
-    """Writes consecutive pieces at a place in a file, and returns where they end.
+    """Write consecutive pieces at an offset of a file; return the offset of their end.
 
     Raises:
-        OSError: the filesystem refuses; how much was written is not known then.
+        OSError: the write failed; how much was written is unknown.
     """
     pending = [memoryview(piece) for piece in pieces if len(piece)]
     while pending:
@@ -26,12 +26,12 @@ def pwrite_all(fd: int, offset: int, pieces: Sequence[bytes | memoryview]) -> in
 
 
 def flush(fd: int) -> None:
-    """Hands what was written to a file over to who stores it, so that other nodes see it, too.
+    """Send the written data of a file to the server of a network filesystem, so that other nodes see it.
 
-    A network filesystem does that when a descriptor of the file is closed, and tells what it could not store
-    (close-to-open consistency); others have nothing to do.
+    A network filesystem does this when a descriptor of the file is closed, and then reports errors (close-to-open
+    consistency). On other filesystems nothing happens.
 
     Raises:
-        OSError: it could not be stored.
+        OSError: the server could not store the data.
     """
     os.close(os.dup(fd))

@@ -1,4 +1,4 @@
-"""The blobs of an image's layers, on their way from the source to the layers' threads."""
+"""The blobs of an image's layers: opened, processed on the threads of the layers, accepted or rejected."""
 
 from __future__ import annotations
 
@@ -24,80 +24,86 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TICK_SECONDS = 0.1
-"""Between two events on the progress of the same thing."""
+"""Seconds between two progress events."""
 _PATIENCE_SECONDS = 0.5
-"""How long layers wait for a larger one to be opened: it takes milliseconds, unless somebody else is downloading it."""
+"""Seconds that layers wait until a larger one is open: milliseconds, unless another process downloads its blob."""
 
 
-async def warm_image(image: Image, source: Source, workshop: PullContext, rank: int) -> None:
-    """Brings the layers of an image into the cache, verified.
+async def warm_image(image: Image, source: Source, context: PullContext, rank: int) -> None:
+    """Download the layers of an image into the cache, and verify them.
 
     Args:
-        image: with its layers.
-        source: that gives the blobs.
-        workshop: to work in.
-        rank: of several images at once the lowest gets its connections first.
+        image: the image, with its layers.
+        source: the source of the blobs.
+        context: resources shared with other pulls.
+        rank: rank among concurrent images; the lowest gets its connections first.
     """
-    blobs = LayerBlobs(image, source, workshop, PullTimer())
+    blobs = LayerBlobs(image, source, context, PullTimer())
     async with blobs.progress(), task_group() as group:
         for number in blobs.by_size:
             group.create_task(blobs.use(number, rank, LayerPipeline.verify))
 
 
 class LayerBlobs:
-    """The blobs of an image's layers: opened, worked on when it is their turn, and accepted or rejected.
+    """The blobs of an image's layers.
+
+    Args:
+        image: the image, with its layers.
+        source: the source of the blobs.
+        context: resources shared with other pulls.
+        timer: measures where the time goes.
 
     Attributes:
-        by_size: the numbers of the layers, the largest first, as they are to be used: the work ends earliest then.
-        cached: how many of them the cache had.
+        by_size: numbers of the layers, the largest first; in this order the work ends earliest.
+        cached: number of layers whose blob the cache had.
     """
 
-    def __init__(self, image: Image, source: Source, workshop: PullContext, meter: PullTimer) -> None:
+    def __init__(self, image: Image, source: Source, context: PullContext, timer: PullTimer) -> None:
         self._image = image
         self._source = source
-        self._workshop = workshop
+        self._context = context
         self._open: dict[int, tuple[LayerPipeline, Blob]] = {}
         self._told: dict[int, tuple[int, int, int]] = {}
-        self._parts = [meter.layer(number, self._title(number)) for number in range(len(image.layers))]
-        self._passage = OrderedStart(_PATIENCE_SECONDS)
+        self._timers = [timer.layer(number, self._title(number)) for number in range(len(image.layers))]
+        self._start = OrderedStart(_PATIENCE_SECONDS)
         self.by_size = sorted(range(len(image.layers)), key=lambda number: -image.layers[number].blob.size)
         self.cached = 0
 
-    async def use(self, number: int, rank: int, work_on: Callable[[LayerPipeline, Blob], T]) -> T:
-        """Works on a layer's blob on a thread.
+    async def use(self, number: int, rank: int, process: Callable[[LayerPipeline, Blob], T]) -> T:
+        """Process the blob of a layer on a thread; return the result of `process`.
 
-        A blob that was in the cache, in whole or in part, and is not what it should be, is taken out of the cache, and
-        the work begins again with one from the source; so it does where a mirror gave wrong bytes and another place can
-        be asked. One that was spoiled on its way is fetched once more.
+        A damaged blob of the cache is removed, and processing starts over with the blob of the source. The same holds
+        if a mirror sent wrong bytes and another endpoint is left. A blob damaged in transfer is fetched once more.
 
         Args:
-            number: of the layer.
-            rank: of its connections and its turn, the lowest first.
-            work_on: blocks until all of the blob is read and verified.
+            number: number of the layer.
+            rank: rank for connections and for a thread; the lowest goes first.
+            process: reads and verifies the whole blob; blocks until that is done.
+
+        Raises:
+            FastpullError: the blob cannot be read or processed.
         """
         layer, source = self._image.layers[number], self._image.source
+        subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
+        timer, on_event = self._timers[number], self._context.on_event
         may_repeat = True
-        pass_in_order = self._passage.come()
+        wait_in_order = self._start.enter()
         while True:
-            subject = f"{layer.blob.digest}, {number + 1} of {len(self._image.layers)} of {source}"
-            part = self._parts[number]
-            work = LayerPipeline(layer, number, subject, self._workshop.helpers, self._workshop.windows, part)
-            async with self._source.open_blob(layer.blob, rank, part) as blob:
+            work = LayerPipeline(layer, number, subject, self._context.helpers, self._context.windows, timer)
+            async with self._source.open_blob(layer.blob, rank, timer) as blob:
                 self._open[number] = work, blob
                 try:
-                    await pass_in_order()
-                    result = await self._on_thread(work, rank, work_on, blob)
+                    await wait_in_order()
+                    result = await self._on_thread(work, rank, process, blob)
                 except (DigestMismatch, SizeMismatch) as error:
                     await blob.reject()
                     if blob.is_fresh and not (blob.is_remote and may_repeat):
                         raise
                     may_repeat = may_repeat and blob.is_cached
-                    self._workshop.on_event(
-                        Warned(source, f"a damaged blob was thrown away, it is fetched anew ({error})")
-                    )
+                    on_event(Warned(source, f"a damaged blob was thrown away, it is fetched anew ({error})"))
                     continue
                 except FastpullError:
-                    if work.fingerprint:  # what is wrong is not the blob
+                    if work.fingerprint:  # the blob itself is valid
                         with suppress(LockLost):
                             await blob.accept(work.fingerprint)
                     raise
@@ -106,44 +112,42 @@ class LayerBlobs:
                 try:
                     await blob.accept(work.fingerprint)
                 except LockLost as error:
-                    self._workshop.on_event(Warned(source, str(error)))
+                    on_event(Warned(source, str(error)))
                     continue
                 self.cached += blob.is_cached
                 self._tell(work, blob)
-                self._workshop.on_event(
-                    LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached)
-                )
+                on_event(LayerDone(source, layer.blob.digest, layer.blob.size, work.unpacked, blob.is_cached))
                 return result
 
     async def read_file(self, origin: Origin, size: int) -> bytes:
-        """Reads a small file of a layer that was used before.
+        """Return the content of a small file of a layer that was processed.
 
         Args:
-            origin: its entry.
-            size: of it, in bytes.
+            origin: origin of the file.
+            size: size of the file, in bytes.
         """
         number, entry = layer_of(origin), entry_of(origin)
-        layer, part = self._image.layers[number], self._parts[number]
+        layer, timer = self._image.layers[number], self._timers[number]
         subject = f"{layer.blob.digest} of {self._image.source}"
-        work = LayerPipeline(layer, number, subject, None, self._workshop.windows, part)
+        work = LayerPipeline(layer, number, subject, None, self._context.windows, timer)
 
         def extract(work: LayerPipeline, blob: Blob) -> bytes:
-            return work.extract(blob, entry, size, self._workshop.limits)
+            return work.extract(blob, entry, size, self._context.limits)
 
-        async with self._source.open_blob(layer.blob, number, part) as blob:
+        async with self._source.open_blob(layer.blob, number, timer) as blob:
             return await self._on_thread(work, number, extract, blob)
 
     async def _on_thread(
-        self, work: LayerPipeline, rank: int, work_on: Callable[[LayerPipeline, Blob], T], blob: Blob
+        self, work: LayerPipeline, rank: int, process: Callable[[LayerPipeline, Blob], T], blob: Blob
     ) -> T:
-        with self._parts[work.number].lane(Stage.READ) as lane, waiting(lane, Wait.TURN):
-            turn = await self._workshop.turns.acquire(rank)
-        with turn:
+        with self._timers[work.number].lane(Stage.READ) as lane, waiting(lane, Wait.TURN):
+            permit = await self._context.permits.acquire(rank)
+        with permit:
             abort = partial(work.abort, blob)
-            return await in_thread(self._workshop.workers, work_on, work, blob, abort=abort)
+            return await in_thread(self._context.workers, process, work, blob, abort=abort)
 
     def progress(self) -> AbstractAsyncContextManager[None]:
-        """Tell, as long as the context lasts, how far the open blobs have come."""
+        """Send progress events of the open blobs while the context lasts."""
         return repeating(TICK_SECONDS, self._tell_all)
 
     def _tell_all(self) -> None:
@@ -159,4 +163,4 @@ class LayerBlobs:
         if self._told.get(work.number) != state:
             self._told[work.number] = state
             layer = work.layer.blob
-            self._workshop.on_event(LayerProgress(self._image.source, layer.digest, layer.size, *state))
+            self._context.on_event(LayerProgress(self._image.source, layer.digest, layer.size, *state))

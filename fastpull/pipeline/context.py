@@ -1,40 +1,74 @@
-"""What all pulls of a client share."""
+"""The resources that all pulls of a client share."""
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastpull.layers.windows import WindowMemory
+
 if TYPE_CHECKING:
     from fastpull.cache.store import Store
+    from fastpull.concurrency.budget import ByteBudget
     from fastpull.concurrency.semaphores import PrioritySemaphore
     from fastpull.config.limits import Limits
-    from fastpull.layers.windows import WindowMemory
+    from fastpull.pipeline.session import Session
     from fastpull.telemetry.events import OnEvent
+
+_DOWNLOAD_RESERVE = 16 << 20  # bytes of the budget that downloads keep: four connections
 
 
 @dataclass(frozen=True, slots=True)
 class PullContext:
-    """What all pulls of a client share.
+    """The resources that all pulls of a client share.
 
     Attributes:
         store: the cache.
-        files: for blocking calls on files, which do not wait for bytes to come.
-        workers: for layers, one thread each.
-        helpers: for what the layers' threads need not do themselves; nothing there waits for anything. None where there
-            are no cores to spare.
-        turns: as many as there are workers.
-        windows: memory for what inflaters keep.
-        on_event: told what happens.
-        limits: how much each image may take.
+        files: threads for blocking calls on files; none of these calls waits for a download.
+        workers: threads for layers, one thread per layer.
+        helpers: threads for hashing; None if there are no spare cores. A call there waits for nothing.
+        permits: one permit per thread of `workers`.
+        windows: memory for the windows of inflaters.
+        on_event: receives all events.
+        limits: limits of each image.
     """
 
     store: Store
     files: Executor
     workers: Executor
     helpers: Executor | None
-    turns: PrioritySemaphore
+    permits: PrioritySemaphore
     windows: WindowMemory
     on_event: OnEvent
     limits: Limits
+
+
+def make_context(session: Session) -> PullContext:
+    """Return the context of a session; it must be made once, because it owns the memory for windows."""
+    threads = session.threads
+    return PullContext(
+        session.store,
+        threads.files,
+        threads.workers,
+        threads.helpers,
+        threads.permits,
+        _window_memory(session.budget),
+        session.on_event,
+        session.settings.limits,
+    )
+
+
+def _window_memory(budget: ByteBudget) -> WindowMemory:
+    """Return memory for windows that is taken from the budget of downloads.
+
+    Downloads keep a reserve, because a layer that holds a window waits for its own download.
+    """
+    loop, total = asyncio.get_running_loop(), budget.total
+    reserve = min(_DOWNLOAD_RESERVE, total // 2)
+
+    def on_change(taken: int) -> None:
+        loop.call_soon_threadsafe(budget.resize, max(reserve, total - taken))
+
+    return WindowMemory(total - reserve, on_change)

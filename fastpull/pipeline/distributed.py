@@ -1,10 +1,10 @@
-"""A squashfs image made by the nodes of a job together: each compresses some layers for all, and each assembles all.
+"""A squashfs image built by the nodes of a job together: each builds some layers for all, and assembles the image.
 
 ::
 
-    a layer:   is it mine? ── yes ──> unpack as on one node, and give what grows of its run ─> save, seal
-                              no  ──> its run comes ─> load
-    the image: all have all ─> assemble ─> fingerprint ─> all have the same ─> publish
+    a layer:   assigned to this node? ── yes ──> unpack, send its blocks while they grow ──> save, send the trailer
+                                      ── no  ──> receive its blocks ──> load
+    the image: all nodes have all layers ──> assemble ──> fingerprint ──> equal on all nodes ──> publish
 """
 
 from __future__ import annotations
@@ -33,138 +33,140 @@ if TYPE_CHECKING:
     from fastpull.sinks.squashfs.image.image_writer import SquashfsReport
     from fastpull.sources.base import Source
 
-_BULK, _REST = 0, 1  # the files of a product: blocks; fragment blocks, and what has to be known of the run
+_BULK, _REST = 0, 1  # the files of an artifact: its blocks; its fragment blocks and tables
 
 
 class DistributedBuilder:
-    """One rank's part in an image. Made by `begin`.
+    """Builds the layers that are assigned to this rank, and receives the others; a `LayerBuilder`. Made by `begin`.
 
     Args:
-        image: with its layers.
-        sink: begun already.
-        files: for blocking calls.
-        products: the runs, as the cluster knows them.
-        building: this rank's part in making them.
+        image: the image, with its layers.
+        sink: the sink, already begun.
+        files: threads for blocking calls.
+        artifacts: the layers' block files, as the cluster exchanges them.
+        member: this rank as a member of the build.
     """
 
+    may_skip = False  # other nodes use the layers, too
+
     def __init__(
-        self, image: Image, sink: DistributedSink, files: Executor, products: list[LayerArtifact], building: BuildMember
+        self, image: Image, sink: DistributedSink, files: Executor, artifacts: list[LayerArtifact], member: BuildMember
     ) -> None:
         self._image = image
         self._sink = sink
         self._files = files
-        self._products = products
-        self._building = building
+        self._artifacts = artifacts
+        self._member = member
 
     @classmethod
     async def begin(
         cls, image: Image, source: Source, sink: Sink, files: Executor, by_size: Sequence[int]
     ) -> Self | None:
-        """Takes part, if there are others to share the work with.
+        """Join the build of an image; None if there are no other nodes, or the sink cannot be distributed.
 
         Args:
-            image: with its layers.
-            source: of the image.
-            sink: begun already.
-            files: for blocking calls.
-            by_size: the numbers of the layers, that with the largest blob first.
+            image: the image, with its layers.
+            source: the source of the image.
+            sink: the sink, already begun.
+            files: threads for blocking calls.
+            by_size: numbers of the layers, the largest blob first.
 
         Raises:
-            OutputError, CacheError: there is no room for what will come.
+            OutputError, CacheError: there is not enough space.
         """
         if not isinstance(source, ClusterSource) or not isinstance(sink, DistributedSink) or not source.is_shared:
             return None
-        products = await in_thread(files, _open_products, image, sink, by_size)
-        building = None
+        artifacts = await in_thread(files, _open_artifacts, image, sink, by_size)
+        member = None
         try:
-            building = await source.build(products)
+            member = await source.build(artifacts)
         finally:
-            if building is None:
-                for product in products:
-                    product.close()
-        return None if building is None else cls(image, sink, files, products, building)
+            if member is None:
+                for artifact in artifacts:
+                    artifact.close()
+        return None if member is None else cls(image, sink, files, artifacts, member)
 
-    async def layer(self, number: int, quota: Quota, make: Callable[[], Awaitable[LayerIndex]]) -> LayerIndex:
-        """Makes the run of a layer, or waits for it; returns the layer's index.
+    async def build(self, number: int, quota: Quota, unpack: Callable[[], Awaitable[LayerIndex]], /) -> LayerIndex:
+        """Build a layer, or wait until another node has built it; return its index.
 
         Args:
-            number: of the layer.
-            quota: of the image; what other nodes have unpacked counts here as well.
-            make: unpacks the layer into the sink.
+            number: number of the layer.
+            quota: quota of the image; it also counts the layers of other nodes.
+            unpack: unpacks the layer into the sink.
 
         Raises:
-            FastpullError: what `make` raises.
-            RunDamaged: what came is not the run of this layer.
+            FastpullError: `unpack` failed.
+            LayerBlocksDamaged: the received files are not those of the layer.
         """
-        product = self._products[number]
-        if await self._building.is_mine(number):
-            index = await make()
-            await in_thread(self._files, self._save, product, index)
-            await self._building.finish(number)
+        artifact = self._artifacts[number]
+        if await self._member.is_mine(number):
+            index = await unpack()
+            await in_thread(self._files, self._save, artifact, index)
+            await self._member.finish(number)
             return index
-        return await in_thread(self._files, self._load, product, quota)
+        return await in_thread(self._files, self._load, artifact, quota)
 
-    def _save(self, product: LayerArtifact, index: LayerIndex) -> None:
-        product.grow(_REST, self._sink.save_layer_blocks(product.layer, index))
+    def _save(self, artifact: LayerArtifact, index: LayerIndex) -> None:
+        artifact.grow(_REST, self._sink.save_layer_blocks(artifact.layer, index))
 
-    def _load(self, product: LayerArtifact, quota: Quota) -> LayerIndex:
-        assert product.seal is not None, "it is not to be made here, so it has come"
-        number, subject, layer = product.layer, product.subject, self._image.layers[product.layer]
-        index = self._sink.load_layer_blocks(number, product.seal.bulk_size, product.seal.rest_size, subject)
+    def _load(self, artifact: LayerArtifact, quota: Quota) -> LayerIndex:
+        assert artifact.seal is not None, "a layer of another node has been received"
+        number, subject, layer = artifact.layer, artifact.subject, self._image.layers[artifact.layer]
+        index = self._sink.load_layer_blocks(number, artifact.seal.bulk_size, artifact.seal.rest_size, subject)
         if (index.blob, index.diff_id) != (layer.blob.digest, layer.diff_id):
             raise LayerBlocksDamaged(subject, f"it is that of the layer {index.blob}")
         LayerQuota(quota, number, subject).check(layer.blob.size, index.size, sum(index.sizes), index)
         return index
 
     async def read_file(self, origin: Origin, size: int) -> bytes:
-        """Reads a small file out of the run of its layer."""
+        """Return the content of a small file out of its layer's blocks."""
         return await in_thread(self._files, self._sink.read_file, origin, size)
 
     async def commit(self, tree: Tree, created: int) -> SquashfsReport:
-        """Assembles the image once all nodes have all runs, and publishes it once all have made the same.
+        """Assemble the image when all nodes have all layers; publish it when all nodes have assembled the same image.
 
         Raises:
-            OutputDiffers: this node has made something else; nothing was published.
-            OutputError: as from the sink.
+            OutputDiffers: the image of this node differs from the others; nothing was published.
+            OutputError: the sink failed.
         """
         sink, files = self._sink, self._files
-        await self._building.gathered()
+        await self._member.gathered()
         report = await in_thread(files, sink.assemble, tree, created, abort=sink.cancel)
-        await self._building.agree(await in_thread(files, sink.fingerprint, abort=sink.cancel))
+        await self._member.agree(await in_thread(files, sink.fingerprint, abort=sink.cancel))
         await in_thread(files, sink.publish)
         return report
 
 
-def _open_products(image: Image, sink: DistributedSink, by_size: Sequence[int]) -> list[LayerArtifact]:
-    """Makes room for all runs: who is to make which is not known yet."""
+def _open_artifacts(image: Image, sink: DistributedSink, by_size: Sequence[int]) -> list[LayerArtifact]:
+    """Open the block files of all layers; which node builds which layer is decided later."""
 
     def fail(error: OSError) -> OutputError:
         return output_error(error, sink.path)
 
-    products: list[LayerArtifact] = []
+    artifacts: list[LayerArtifact] = []
     try:
         for number, layer in enumerate(image.layers):
             subject = f"layer {number + 1} of {len(image.layers)} of {image.source}, {layer.blob.digest}"
-            products.append(LayerArtifact(number, subject, fail))
-            _join(products[-1], sink.open_layer_blocks(number, by_size.index(number)))
+            artifacts.append(LayerArtifact(number, subject, fail))
+            _join(artifacts[-1], sink.open_layer_blocks(number, by_size.index(number)))
     except BaseException:
-        for product in products:
-            product.close()
+        for artifact in artifacts:
+            artifact.close()
         raise
 
     def on_layer_blocks(number: int, blocks: LayerBlocks) -> None:
-        if number < len(products):  # what runtimes want on top is made by each node itself
-            product = products[number]
-            _join(product, blocks)
-            product.make()
+        if number < len(artifacts):  # each node makes the runtime layer itself
+            artifact = artifacts[number]
+            _join(artifact, blocks)
+            artifact.make()
 
     sink.on_layer_blocks = on_layer_blocks
-    return products
+    return artifacts
 
 
-def _join(product: LayerArtifact, blocks: LayerBlocks) -> None:
-    """Has what grows of a run told."""
+def _join(artifact: LayerArtifact, blocks: LayerBlocks) -> None:
+    """Report the growth of a layer's blocks to its artifact."""
     base = blocks.data.end
-    product.open(FileRegion(blocks.data.fd, base), FileRegion(blocks.fragments.fd))
-    blocks.data.on_append = lambda end: product.grow(_BULK, end - base)
-    blocks.fragments.on_append = partial(product.grow, _REST)
+    artifact.open(FileRegion(blocks.data.fd, base), FileRegion(blocks.fragments.fd))
+    blocks.data.on_append = lambda end: artifact.grow(_BULK, end - base)
+    blocks.fragments.on_append = partial(artifact.grow, _REST)

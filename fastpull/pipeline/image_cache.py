@@ -1,12 +1,12 @@
-"""Finished images: found in the cache, or made there by one for all who want them.
+"""Finished images of the cache, built once for all tasks, processes and nodes that request them (single flight).
 
 ::
 
-    key ─ pin ─> is nobody at it, and is it there? ── yes ──> done, without a lock
-                              │ no
-                 lock ─> is it there now? ── yes ──> done
-                              │ no
-                 build beside it ─ hash, seal ─ rename ─> done
+    not locked, and the image exists?  ── yes ──> done, without a lock
+                    │ no
+    lock; the image exists now?        ── yes ──> done
+                    │ no
+    build a draft ── hash, write its record ── rename ──> done
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from fastpull.cache.locking.file_lock import FileLock
 
     Build = Callable[[str], Awaitable[dict[str, Any]]]
-    """Makes a file at a path, and returns the facts of its making as JSON has them."""
+    """Makes a file at a path, and returns facts about it as JSON values."""
 
 
 class ImageCache:
-    """Gets finished images.
+    """Finds finished images in the cache, and builds missing ones.
 
     Args:
-        images: of the cache.
-        files: for blocking calls.
-        on_event: told that somebody else is at it.
+        images: the finished images of the cache.
+        files: threads for blocking calls.
+        on_event: receives an event while another process builds the image.
     """
 
     def __init__(self, images: ImageStore, files: Executor, on_event: OnEvent) -> None:
@@ -46,29 +46,30 @@ class ImageCache:
         self._on_event = on_event
 
     async def find(self, key: ImageKey, source: str) -> FinishedImage | None:
-        """The finished image, also if somebody is making it just now; None if it is not there."""
+        """Return a finished image, after waiting for a process that is building it; None if there is none."""
         return await self._get(key, source, None, sync=False)
 
     async def get(self, key: ImageKey, source: str, build: Build, *, sync: bool) -> FinishedImage:
-        """The finished image, made if it is not there.
+        """Return a finished image; build it if it does not exist.
 
-        Of all tasks and processes that want it, one makes it. The others wait, and take over if that one dies.
+        Of all tasks and processes that request it, one builds it. The others wait, and one of them takes over if the
+        builder dies.
 
         Args:
-            key: of the image.
-            source: as the user wrote it.
-            build: makes it; what a killed one has left at the path is to be replaced.
-            sync: have it on its disk before it appears.
+            key: key of the image.
+            source: the source as the user gave it.
+            build: builds the image; it must replace a file that a killed process left at the path.
+            sync: whether the file must be on its disk before it appears.
 
         Raises:
-            FastpullError: what `build` raises, or the cache; nothing was published.
+            FastpullError: `build` failed, or the cache cannot be used; nothing was published.
         """
         image = await self._get(key, source, build, sync=sync)
         assert image is not None, "it was built"
         return image
 
     async def drop(self, image: FinishedImage) -> None:
-        """Takes a damaged image out of the cache."""
+        """Remove a damaged image from the cache."""
         await in_thread(self._files, self._images.quarantine, image.key)
 
     async def _get(self, key: ImageKey, source: str, build: Build | None, *, sync: bool) -> FinishedImage | None:
@@ -85,7 +86,7 @@ class ImageCache:
                     self._on_event(Warned(source, str(error)))
                 finally:
                     await lock.release_async(self._files)
-            if number == 1:  # longer than who only looks
+            if number == 1:  # a process that only looks holds the lock for less time
                 self._on_event(WaitingForImage(source))
             await asyncio.sleep(pause)
         raise AssertionError("pauses never end")
@@ -102,7 +103,7 @@ class ImageCache:
                 await in_thread(self._files, lock.check)
                 image = await in_thread(self._files, self._images.publish, key, source, facts, sync)
             except FastpullError:
-                await in_thread(self._files, lock.check)  # who has taken over may have taken the draft away, too
+                await in_thread(self._files, lock.check)  # a process that took the lock over may have removed the draft
                 raise
         return image
 

@@ -1,4 +1,4 @@
-"""The work on one layer: everything that happens to its bytes, on one thread, in one pass."""
+"""The pipeline of one layer: all stages from blob to sink, on one thread, in one pass."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from fastpull.telemetry.timing import LayerTimer, TimingScope
 
 CHUNK = 256 << 10
-"""Uncompressed bytes that are hashed, scanned and written at a time, while they are in the processor's cache."""
+"""Uncompressed bytes that are hashed, scanned and written at once, while they are in the processor's cache."""
 
-_BATCH = 2  # chunks that are hashed aside at a time: handing over costs some 50 µs, hashing two chunks 280
-_DEPTH = 4  # such batches that may wait
+_BATCH = 2  # chunks per call to the hashing thread: a call costs about 50 µs, hashing two chunks 280 µs
+_DEPTH = 4  # batches that may wait
 
 
 class LayerPipeline:
-    """A layer on its way through the stages, on a thread of its own; with cores to spare, another one hashes.
+    """The stages of one layer, on one thread; with spare cores, another thread hashes.
 
     Args:
-        layer: which.
-        number: of the layer in its image, 0 for the base.
-        subject: the layer's name in messages.
-        helpers: threads for what need not be done in the layer's own; None if it does all.
+        layer: the layer.
+        number: number of the layer in its image; 0 is the base.
+        subject: name of the layer in messages.
+        helpers: threads for hashing; None if the thread of the layer hashes.
         windows: memory for large windows of the inflater.
-        part: counts where the time goes.
+        scope: measures the stages.
 
     Attributes:
-        read: bytes of the blob so far; other threads may look.
-        unpacked: uncompressed bytes so far; likewise.
-        fingerprint: of the blob, once it is verified.
+        read: bytes of the blob read so far; may be read from other threads.
+        unpacked: uncompressed bytes so far; may be read from other threads.
+        fingerprint: fingerprint of the blob; empty until it is verified.
     """
 
     def __init__(
@@ -60,67 +60,66 @@ class LayerPipeline:
         subject: str,
         helpers: Executor | None,
         windows: WindowMemory,
-        part: TimingScope,
+        scope: TimingScope,
     ) -> None:
         self.layer = layer
         self.number = number
         self.subject = subject
         self._helpers = helpers
         self._window = InflaterWindow(windows)
-        self._part = part
+        self._scope = scope
         self.read = 0
         self.unpacked = 0
         self.fingerprint = ""
 
     def abort(self, blob: Blob) -> None:
-        """Makes work that is under way on another thread end soon, with an error."""
+        """Make work on another thread end soon, with an error."""
         self._window.abort()
         blob.abort()
 
     def verify(self, blob: Blob) -> None:
-        """Reads the blob to its end, and checks it; one that the cache vouches for is left alone.
+        """Verify the whole blob, unless the cache has verified it already.
 
         Raises:
-            SizeMismatch, DigestMismatch: it is not what its descriptor says.
+            SizeMismatch, DigestMismatch: the blob does not match its descriptor.
         """
         if not blob.is_trusted:
-            with self._part.watch() as watch:
-                self._verify(BlobReader(blob, self.layer.blob, self.subject, watch))
+            with self._scope.layer_timer() as timer:
+                self._verify(BlobReader(blob, self.layer.blob, self.subject, timer))
 
     def unpack(self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, quota: Quota) -> LayerIndex:
-        """Reads, hashes, inflates, hashes, scans and writes the layer.
+        """Verify, inflate, scan and write the layer.
 
         Args:
-            blob: of the layer; may still be coming.
-            sink: gets the payload.
-            rank: of the layer by the size of its blob, 0 for the largest.
-            wanted: for each entry whether it will be needed, where that is known.
-            quota: of the image.
+            blob: blob of the layer; its download may still be running.
+            sink: sink for the payload.
+            rank: rank of the layer by the size of its blob; 0 is the largest.
+            wanted: for each entry whether the tree needs it; None if that is unknown.
+            quota: quota of the image.
 
         Returns:
-            The index; blob and diff_id are verified then.
+            The index of the layer; blob and diff_id are verified.
 
         Raises:
-            FastpullError: something is wrong with the blob, the layer, or the output. That a blob is not what its
-                descriptor says goes before all that follows from it, but for `LimitExceeded`: then nothing more is
-                read.
+            FastpullError: the blob, the layer or the output is at fault. A mismatch of the blob takes precedence over
+                errors that follow from it, except for `LimitExceeded`, after which nothing more is read.
         """
         try:
-            with self._part.watch(hashes=self._helpers is None) as watch:
-                return self._unpack(blob, sink, rank, wanted, quota, watch)
+            with self._scope.layer_timer(hashes=self._helpers is None) as timer:
+                return self._unpack(blob, sink, rank, wanted, quota, timer)
         finally:
             self._window.release()
 
     def _unpack(
-        self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, quota: Quota, watch: LayerTimer
+        self, blob: Blob, sink: Sink, rank: int, wanted: bytearray | None, quota: Quota, timer: LayerTimer
     ) -> LayerIndex:
-        reader = BlobReader(blob, self.layer.blob, self.subject, watch)
+        reader = BlobReader(blob, self.layer.blob, self.subject, timer)
         scanner, taken = LayerScanner(self.subject, quota.limits), LayerQuota(quota, self.number, self.subject)
         writer = sink.layer(self.number, rank, scanner.entries, wanted)
         try:
             stream = inflate(reader, self.subject, quota.limits, self._window.grow)
             has_own_id = not stream.is_plain or self.layer.diff_id.algorithm != self.layer.blob.digest.algorithm
-            hasher = _Hasher(self.layer.diff_id, self._helpers, self._part) if has_own_id else None
+            hasher = _Hasher(self.layer.diff_id, self._helpers, self._scope) if has_own_id else None
             while chunk := stream.read(CHUNK):
                 inflated = clock()
                 if hasher is not None:
@@ -131,11 +130,11 @@ class LayerPipeline:
                 self.unpacked += len(chunk)
                 taken.check(self.read, self.unpacked, scanner.content, scanner.entries)
                 writer.write(chunk, spans)
-                watch.step(inflated, handed, clock())
+                timer.step(inflated, handed, clock())
             inflated = clock()
             scanner.finish()
             writer.finish()
-            watch.step(inflated, inflated, clock())
+            timer.step(inflated, inflated, clock())
         except (DecompressError, TarError, LayerError):
             self._verify(reader)
             raise
@@ -145,26 +144,26 @@ class LayerPipeline:
         verified = clock()
         diff_id = self.layer.blob.digest if hasher is None else hasher.digest()
         hashed = clock()
-        watch.step(verified, hashed, hashed)
+        timer.step(verified, hashed, hashed)
         if diff_id != self.layer.diff_id:
             raise DiffIdMismatch(self.subject, str(self.layer.diff_id), str(diff_id))
         return scanner.index(self.layer.blob.digest, diff_id, self.unpacked)
 
     def extract(self, blob: Blob, number: int, size: int, limits: Limits) -> bytes:
-        """Reads a small file of a layer that was unpacked before.
+        """Return the content of a small file of a layer that was unpacked.
 
         Args:
-            blob: of the layer.
-            number: of the file's entry.
-            size: of the file, in bytes.
-            limits: of the image.
+            blob: blob of the layer.
+            number: number of the file's entry.
+            size: size of the file, in bytes.
+            limits: limits of the image.
         """
         wanted = bytearray(number + 1)
         wanted[number] = 1
         fd = os.memfd_create("fastpull-file", os.MFD_CLOEXEC)
         try:
-            with self._part.watch() as watch:
-                reader = BlobReader(blob, self.layer.blob, self.subject, watch)
+            with self._scope.layer_timer() as timer:
+                reader = BlobReader(blob, self.layer.blob, self.subject, timer)
                 scanner = LayerScanner(self.subject, limits)
                 writer = PayloadWriter(scanner.entries, fd, wanted)
                 stream = inflate(reader, self.subject, limits, self._window.grow)
@@ -186,38 +185,38 @@ class LayerPipeline:
 
 
 class _Hasher:
-    """Hashes what is inflated: on another thread, so that the layer's own, the longest path of a pull, goes on.
+    """Hashes inflated chunks, on another thread if there is one: the thread of a layer is the longest path of a pull.
 
     Args:
-        expected: a digest of the algorithm that is to be used.
-        executor: whose thread; None for the caller's own.
-        part: counts where the other thread's time goes.
+        expected: a digest with the algorithm to use.
+        executor: threads for hashing; None for the caller's thread.
+        scope: measures the hashing thread.
     """
 
-    def __init__(self, expected: Digest, executor: Executor | None, part: TimingScope) -> None:
+    def __init__(self, expected: Digest, executor: Executor | None, scope: TimingScope) -> None:
         self._hasher = expected.hasher()
-        self._strand = SerialExecutor(executor, _DEPTH) if executor else None
-        self._part = part
+        self._serial = SerialExecutor(executor, _DEPTH) if executor else None
+        self._scope = scope
         self._chunks: list[bytes] = []
 
     def update(self, chunk: bytes) -> None:
-        """Takes the next bytes; blocks while too many wait."""
-        if self._strand is None:
+        """Hash the next chunk; block while too many chunks wait."""
+        if self._serial is None:
             self._hasher.update(chunk)
             return
         self._chunks.append(chunk)
         if len(self._chunks) >= _BATCH:
-            self._strand.submit(self._hash, self._chunks)
+            self._serial.submit(self._hash, self._chunks)
             self._chunks = []
 
     def digest(self) -> Digest:
-        """Of all that it got."""
-        if self._strand is not None:
-            self._strand.submit(self._hash, self._chunks)
-            self._strand.finish()
+        """Return the digest of all chunks."""
+        if self._serial is not None:
+            self._serial.submit(self._hash, self._chunks)
+            self._serial.finish()
         return Digest.sealed(self._hasher)
 
     def _hash(self, chunks: list[bytes]) -> None:
-        with self._part.at(Stage.HASH):
+        with self._scope.timed(Stage.HASH):
             for chunk in chunks:
                 self._hasher.update(chunk)

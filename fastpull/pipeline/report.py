@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PullReport:
-    """What a pull did.
+    """The result of a pull.
 
     Attributes:
-        image: that was pulled.
-        output: what the sink made.
-        entries: of all layers.
+        image: the pulled image.
+        output: the report of the sink.
+        entries: number of entries of all layers.
         unpacked: uncompressed bytes of all layers.
-        cached_layers: of which nothing was downloaded.
-        layers_seconds: until all layers were unpacked and verified.
-        merge_seconds, commit_seconds: of what came after.
-        stages: what each stage took, by its name.
-        bottleneck: the stage that most time went to; None if there is none to be named.
-        warnings: what the runtimes that the output is for will not do as the image says.
-        was_finished: the cache had the output already, and nothing was unpacked.
-        was_there: the output was there already, and nothing was done; `entries` and `unpacked` are 0.
+        cached_layers: number of layers of which nothing was downloaded.
+        layers_seconds: seconds until all layers were unpacked and verified.
+        merge_seconds, commit_seconds: seconds of the phases that followed.
+        stages: time of each stage, by the name of the stage.
+        bottleneck: the stage that took most of the time; None if no stage stands out.
+        warnings: settings of the image that the runtimes will not follow.
+        was_finished: whether the cache had the finished image, so that nothing was unpacked.
+        was_there: whether the output existed unchanged, so that nothing was done; `entries` and `unpacked` are 0.
     """
 
     image: Image
@@ -48,13 +48,13 @@ class PullReport:
 
     @classmethod
     def of_finished(cls, image: Image, output: SinkReport, seconds: float, facts: Mapping[str, Any]) -> Self:
-        """Of a pull that took a finished image out of the cache.
+        """Return the report of a pull that copied a finished image of the cache.
 
         Args:
-            image: that was asked for.
-            output: what the sink made of the finished image.
-            seconds: that it took.
-            facts: of the making, as the cache has them.
+            image: the requested image.
+            output: the report of the sink.
+            seconds: duration of the copy.
+            facts: facts about the finished image, as the cache records them.
         """
         entries, unpacked = facts.get("entries", 0), facts.get("unpacked", 0)
         warnings = tuple(facts.get("warnings", ()))
@@ -63,10 +63,10 @@ class PullReport:
 
     @classmethod
     def of_unchanged(cls, image: Image, output: SinkReport) -> Self:
-        """Of a pull that found its output where it was to be made."""
+        """Return the report of a pull that found its output unchanged."""
         return cls(image, output, 0, 0, 0, 0, 0, 0, {}, None, was_there=True)
 
     @property
     def seconds(self) -> float:
-        """From the resolved image to the published output."""
+        """Seconds from the resolved image to the published output."""
         return self.layers_seconds + self.merge_seconds + self.commit_seconds

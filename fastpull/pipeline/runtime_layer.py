@@ -1,8 +1,8 @@
-"""Dressing: what runtimes want is put on top of an image, as one more layer that the sink takes like all others.
+"""The runtime layer: what runtimes need, as one more layer on top of the image.
 
 ::
 
-    tree of the image ─ files that profiles ask for ─> wishes ─ compose ─> a layer ─> sink, and over the tree
+    tree of the image ── files that the profiles require ──> additions ── compose ──> a layer ──> sink and tree
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
 
 ReadFile: TypeAlias = "Callable[[Origin, int], Awaitable[bytes]]"
 
-_MAX_FILE = 4 << 20  # of what a profile reads: the users of a large site are some hundred KiB
+_MAX_FILE = 4 << 20  # bytes that a profile may read; the user database of a large site has some hundred KiB
 
 
 class RuntimeLayer:
-    """What some runtimes want of one image.
+    """What some runtimes add to one image.
 
     Args:
-        image: with its config.
-        profiles: of the runtimes.
+        image: the image, with its config.
+        profiles: profiles of the runtimes.
 
     Raises:
-        MalformedDocument: the config says something that cannot be.
+        MalformedDocument: the config of the image holds an invalid value.
     """
 
     def __init__(self, image: Image, profiles: Sequence[RuntimeProfile]) -> None:
         self._image = image
         self._profiles = profiles
         self._reads = {profile.name: profile.required_files(image) for profile in profiles}
-        self._wishes: list[tuple[RuntimeProfile, Additions]] = []
+        self._additions: list[tuple[RuntimeProfile, Additions]] = []
         self._volume_warnings: list[str] = []
 
     def __bool__(self) -> bool:
         return bool(self._profiles)
 
-    async def look(self, tree: Tree, read: ReadFile) -> None:
-        """Reads what the profiles have to see, and asks them what they want.
+    async def plan(self, tree: Tree, read: ReadFile) -> None:
+        """Read the files that the profiles require, and collect the additions.
 
         Args:
-            tree: of the image.
-            read: reads a file of a size.
+            tree: tree of the image.
+            read: reads a file of a given size.
 
         Raises:
-            MalformedDocument: the image has no user of the name that its config says, for example.
-            LimitExceeded: a file is too large to be looked at.
+            MalformedDocument: the config refers to something that the image lacks, such as a user.
+            LimitExceeded: a required file is too large.
         """
         files: dict[bytes, bytes | None] = {}
         for path in {path for paths in self._reads.values() for path in paths}:
@@ -77,31 +77,31 @@ class RuntimeLayer:
                 )
             files[path] = await read(node, size) if size else b""
         image, self._volume_warnings = resolve_volumes(self._image, tree)
-        self._wishes = [(profile, profile.additions(image, files)) for profile in self._profiles]
+        self._additions = [(profile, profile.additions(image, files)) for profile in self._profiles]
 
     @property
     def warnings(self) -> list[str]:
-        """What the runtimes will not do as the image says."""
-        found = [warning for _, additions in self._wishes for warning in additions.warnings]
+        """Settings of the image that the runtimes will not follow, one sentence each."""
+        found = [warning for _, additions in self._additions for warning in additions.warnings]
         return list(dict.fromkeys([*self._volume_warnings, *found]))
 
     def apply(self, tree: Tree, sink: Sink) -> None:
-        """Gives the layer to the sink, and puts it on top of the tree.
+        """Write the layer to the sink, and merge it into the tree.
 
         Args:
-            tree: of the image; changed.
-            sink: that has all layers of the image.
+            tree: tree of the image; changed.
+            sink: sink that has all layers of the image.
 
         Raises:
-            InvalidSetting: two profiles want different things at one place.
-            LayerError: the image has something else where a directory has to be.
+            InvalidSetting: two profiles add different things at one path, or the sink takes no sidecar files.
+            LayerError: the image has another entry where a directory must be.
             OutputError: the layer cannot be written.
         """
         if any(profile.has_one_owner for profile in self._profiles):
             tree.indexes = tuple(index.owned_by_one() for index in tree.indexes)
         names = ", ".join(profile.name for profile in self._profiles)
         subject, number = f"what {names} adds to {self._image.source}", len(tree.indexes)
-        content = archive(compose(tree, self._wishes, max(0, self._image.config.created_seconds), subject))
+        content = archive(compose(tree, self._additions, max(0, self._image.config.created_seconds), subject))
         scanner = LayerScanner(subject)
         writer = sink.layer(number, number, scanner.entries, None)
         try:
@@ -112,7 +112,7 @@ class RuntimeLayer:
             writer.close()
         digest = Digest.of(content)
         overlay(tree, scanner.index(digest, digest, len(content)))
-        files = sidecars_of(self._wishes)
+        files = sidecars_of(self._additions)
         if files:
             if not isinstance(sink, SidecarFilesSink):
                 raise InvalidSetting(names, "this sink takes nothing beside the root filesystem")

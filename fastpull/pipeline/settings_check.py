@@ -1,4 +1,4 @@
-"""Settings checked as far as that can be done before a pull."""
+"""The checks of settings that need no pull."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def check_settings(settings: Settings) -> None:
-    """Read the files that settings name, and refuse values that no pull could use.
+    """Read the files that the settings name, and refuse values that no pull could use.
 
     Raises:
-        InvalidSetting: for the first of them.
+        InvalidSetting: a setting or one of these files is invalid.
     """
     Recipe.of(settings.compression, settings.block_size)
     load_registries_conf(settings.registries_conf)

@@ -1,4 +1,4 @@
-"""Outputs that are there already: found by their marker, so that they need not be made again."""
+"""Outputs that exist unchanged: recognised by their marker, and not made again."""
 
 from __future__ import annotations
 

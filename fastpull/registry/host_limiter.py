@@ -57,7 +57,7 @@ class HostLimiter:
 
     def received(self, size: int) -> None:
         """Count received bytes."""
-        self.concurrency.received(size, time.monotonic(), busy=self._permits.all_used)
+        self.concurrency.received(size, time.monotonic(), busy=self._permits.is_exhausted)
         self._permits.resize(self.concurrency.connections)
 
     def slow_down(self) -> None:

@@ -1,4 +1,4 @@
-"""The bottleneck: which stage a pull's time went to, in one line. Pure."""
+"""The bottleneck: the stage that took most of a pull's time. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastpull.telemetry.trace import Stage, Wait
 if TYPE_CHECKING:
     from fastpull.telemetry.timing import StageTime
 
-_SATURATED = 0.8  # from here on the cores are what is scarce: some of their time always goes to others
+_SATURATED = 0.8  # above this share of busy cores, cores are scarce; other processes always take some time
 
 _OF_LAYERS = (Stage.READ, Stage.INFLATE, Stage.WRITE)
 _AFTER_LAYERS = (Stage.MERGE, Stage.PLAN, Stage.GATHER, Stage.METADATA, Stage.COMMIT, Stage.PUBLISH)
@@ -20,18 +20,18 @@ _AT_WORK = {Wait.BYTES: Stage.DOWNLOAD, Wait.HASH: Stage.HASH, Wait.COMPRESS: St
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The stage that most time went to.
+    """The stage that took most of the time.
 
-    Where the cores were busy all the time, that is the stage that took most of them. Else it is the one that the
-    layers' own threads were at, or waited for, most of the time: a stage that is too slow makes them wait.
+    If all cores were busy, this is the stage with the most processor time. Otherwise it is the stage at which
+    the threads of the layers spent or waited most of their time, because they wait for every slow stage.
 
     Attributes:
-        stage: its name.
-        share: of all cores' time, or of the pull's.
-        seconds: that the pull took.
-        cores: that there were.
-        busy_cores: how many of them were busy on average, with this pull.
-        is_of_cores: what the share is of.
+        stage: name of the stage.
+        share: its share of the time of all cores, or of the duration of the pull.
+        seconds: duration of the pull.
+        cores: number of available cores.
+        busy_cores: average number of cores that this pull kept busy.
+        is_of_cores: whether `share` is a share of the time of all cores.
     """
 
     stage: str
@@ -57,14 +57,14 @@ def find_bottleneck(
     seconds: float,
     cores: int,
 ) -> Bottleneck | None:
-    """Finds it; None if nothing took any time.
+    """Return the bottleneck of a pull; None if no stage took any time.
 
     Args:
-        stages: what each took.
-        waits: what was waited for.
-        layers_seconds: in which layers were at work.
-        seconds: that the whole took, from the resolved image.
-        cores: that there are.
+        stages: time of each stage.
+        waits: seconds of waiting, by reason.
+        layers_seconds: duration of the work on layers.
+        seconds: duration of the pull, from the resolved image on.
+        cores: number of available cores.
     """
     cpu: dict[Stage, float] = {
         stage: taken.cpu_seconds for stage, taken in stages.items() if stage is not Stage.RESOLVE
@@ -81,10 +81,10 @@ def find_bottleneck(
 
 
 def _path(stages: Mapping[Stage, StageTime], waits: Mapping[Wait, float], layers_seconds: float) -> dict[Stage, float]:
-    """The pull's own seconds, by the stage that they were spent at.
+    """Return the seconds of the pull, by stage.
 
-    Layers run side by side: what their threads did is brought down to the time that they took together. After them one
-    thread does one thing at a time.
+    Layers run concurrently, so that the time of their threads is scaled to the duration of their work. After
+    the layers, one stage follows the other.
     """
 
     def busy(stage: Stage) -> float:

@@ -1,7 +1,7 @@
-"""Events: what a client tells while it works.
+"""Events: messages from a client about its progress.
 
-Events are values; they are given to the client's ``on_event`` on the event loop's thread, in order. What concerns one
-layer at high speed is told ten times a second at most.
+Events are values. The client calls ``on_event`` with each of them, in order, on the thread of the event loop.
+Progress of one layer is sent at most ten times a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Resolved:
     """A reference was resolved.
 
     Attributes:
-        image: what it is.
+        image: the image that it refers to.
     """
 
     image: Image
@@ -30,11 +30,11 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Somebody else is downloading a blob; it will be used when it is there.
+    """Another process is downloading a blob; the pull uses it when it is complete.
 
     Attributes:
         source: the image.
-        digest: of the blob.
+        digest: digest of the blob.
     """
 
     source: str
@@ -43,7 +43,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForImage:
-    """Somebody else is making the finished image; it will be used when it is there.
+    """Another process is making the finished image; the pull uses it when it is complete.
 
     Attributes:
         source: the image.
@@ -54,15 +54,15 @@ class WaitingForImage:
 
 @dataclass(frozen=True, slots=True)
 class LayerProgress:
-    """A layer moved on.
+    """Progress of a layer.
 
     Attributes:
         source: the image.
-        digest: of the blob.
-        size: of the blob, in bytes.
-        read: how much of it was verified, and unpacked where it is unpacked.
-        unpacked: uncompressed bytes so far; 0 when a cache is warmed.
-        present: how much of the blob is on this machine, downloaded or cached.
+        digest: digest of the blob.
+        size: size of the blob, in bytes.
+        read: bytes of the blob that were verified, and unpacked if the layer is unpacked.
+        unpacked: uncompressed bytes so far; 0 while a cache is warmed.
+        present: bytes of the blob on this machine, downloaded or cached.
     """
 
     source: str
@@ -79,10 +79,10 @@ class LayerDone:
 
     Attributes:
         source: the image.
-        digest: of the blob.
-        size: of the blob, in bytes.
-        unpacked: uncompressed size in bytes; 0 when a cache is warmed.
-        was_cached: nothing of it was downloaded.
+        digest: digest of the blob.
+        size: size of the blob, in bytes.
+        unpacked: uncompressed size, in bytes; 0 if a cache was warmed.
+        was_cached: whether nothing of the blob was downloaded.
     """
 
     source: str
@@ -93,19 +93,19 @@ class LayerDone:
 
 
 NOTICED_SECONDS = 1.0
-"""A pause from which on users are told why nothing happens."""
+"""Seconds of a pause after which users should be told its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """A request failed, and will be repeated.
+    """A request failed and will be repeated.
 
     Attributes:
-        host: that was asked.
+        host: host of the request.
         reason: what happened, safe for terminals.
-        pause_seconds: until the next try.
-        is_repeated: a failure of the same cause was told a moment ago, of this or another connection; of one with a
-            pause of at least `NOTICED_SECONDS` only where that had such a pause, too.
+        pause_seconds: seconds until the next attempt.
+        is_repeated: whether an event for the same cause was sent shortly before, for any connection. If the pause is at
+            least `NOTICED_SECONDS`, the earlier event must have had such a pause, too.
     """
 
     host: str
@@ -119,11 +119,11 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """All layers are there; the output is being finished.
+    """All layers are complete; the output is being made.
 
     Attributes:
         source: the image.
-        entries: of all layers.
+        entries: number of entries of all layers.
     """
 
     source: str
@@ -136,8 +136,8 @@ class Copying:
 
     Attributes:
         source: the image.
-        size: of the file, in bytes.
-        copied: so far.
+        size: size of the file, in bytes.
+        copied: bytes copied so far.
     """
 
     source: str
@@ -147,11 +147,11 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """The output is there already, made of this image in this way; nothing is done.
+    """The output exists already, made from this image in the same way; nothing is done.
 
     Attributes:
         source: the image.
-        path: of the output.
+        path: path of the output.
     """
 
     source: str
@@ -160,7 +160,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something is not as it should be, and did not stop the work.
+    """A problem that did not stop the work.
 
     Attributes:
         source: the image, or the cache.
@@ -176,15 +176,15 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class NodeProgress:
-    """A node of an MPI job moved on.
+    """Progress of a node of an MPI job.
 
     Attributes:
         source: the image.
-        rank: of the node.
-        host: its name.
-        size: of the image's blobs, in bytes.
-        read: how much of them the node has; where nodes compress layers for each other, how much of what it needs of
-            their compressed layers, put as bytes of blobs.
+        rank: rank of the node.
+        host: host name of the node.
+        size: size of the image's blobs, in bytes.
+        read: bytes of the blobs on the node. If nodes build layers for each other, the part of the built layers on the
+            node, scaled to bytes of blobs.
     """
 
     source: str
@@ -196,16 +196,16 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True)
 class NodeDone:
-    """A node of an MPI job has ended its work on an image.
+    """A node of an MPI job has finished an image.
 
     Attributes:
         source: the image.
-        rank: of the node.
-        host: its name.
-        seconds: since the job began with the image.
-        fetched: bytes of blobs that it got from the registry.
-        received: bytes that it got from other nodes, of blobs and of layers that those have compressed for all.
-        error: why it failed; empty if it did not.
+        rank: rank of the node.
+        host: host name of the node.
+        seconds: seconds since the job began the image.
+        fetched: bytes of blobs from the registry.
+        received: bytes from other nodes: blobs, and layers that these nodes built.
+        error: the error; empty if the node succeeded.
     """
 
     source: str
@@ -235,4 +235,4 @@ OnEvent: TypeAlias = Callable[[Event], None]
 
 
 def ignore(_: Event) -> None:
-    """The listener of a client that has none."""
+    """Ignore an event; the default for ``on_event``."""

@@ -1,8 +1,8 @@
-"""The meter: where the time of a pull goes, stage by stage, and, for a trace, when.
+"""Timing: how long each stage of a pull takes and, for a trace, when.
 
-Seconds of every stage are always counted, since that costs a look at the clock for each chunk. A layer's own thread
-does several stages in turn: its `LayerTimer` is told once for each chunk, and tells the lanes every 20 ms. Everything
-else is timed around a whole batch, range or phase.
+Seconds are always counted, because this costs one reading of the clock per chunk. The thread of a layer alternates
+between several stages: its `LayerTimer` records each chunk, and updates the lanes every 20 ms. All other stages are
+timed per batch, range or phase, with `TimingScope.timed`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fastpull.telemetry.trace import GRAIN_SECONDS, Lane, Span, Stage, Trace, Tr
 clock = time.perf_counter
 """The clock of all spans."""
 
-_WITHOUT_HASH = 3  # lanes of a watch
-_COPY_SECONDS = 0.001  # a read that takes longer has waited: to copy 128 KiB takes some 0.03 ms
+_WITHOUT_HASH = 3  # lanes of a timer whose thread does not hash
+_COPY_SECONDS = 0.001  # a longer read has waited for bytes; copying 128 KiB takes about 0.03 ms
 
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """What a stage took, on all threads together.
+    """The time of a stage, on all threads together.
 
     Attributes:
-        busy_seconds: of work, with the time that the threads were kept from running.
-        cpu_seconds: of a processor.
+        busy_seconds: seconds of work, including time in which the threads were not scheduled.
+        cpu_seconds: processor seconds.
     """
 
     busy_seconds: float
@@ -36,14 +36,14 @@ class StageTime:
 
 
 class PullTimer:
-    """The time of one pull.
+    """Measures one pull.
 
     Args:
-        trace: gets the timeline, too.
+        trace: receives the timeline.
 
     Attributes:
-        image: what is done once for all layers.
-        loop_cpu_seconds: that the event loop's own thread computed; nearly all of it is downloading.
+        image: scope of the stages that run once for all layers.
+        loop_cpu_seconds: processor seconds of the event loop's thread; nearly all of it is downloading.
     """
 
     def __init__(self, trace: Trace | None = None) -> None:
@@ -51,23 +51,23 @@ class PullTimer:
         self._lock = threading.Lock()
         self._layers: dict[int, TimingScope] = {}
         self.loop_cpu_seconds = 0.0
-        self.image = self._add_part("image")
+        self.image = self._add_scope("image")
 
     def layer(self, number: int, title: str = "") -> TimingScope:
-        """A layer of the image.
+        """Return the scope of a layer.
 
         Args:
-            number: of the layer, 0 for the base.
-            title: what is to be shown, from whoever asks first.
+            number: number of the layer; 0 is the base.
+            title: title in the trace; the first call decides.
         """
         with self._lock:
-            part = self._layers.get(number)
-            if part is None:
-                part = self._layers[number] = self._add_part(title or f"layer {number + 1}")
-            return part
+            scope = self._layers.get(number)
+            if scope is None:
+                scope = self._layers[number] = self._add_scope(title or f"layer {number + 1}")
+            return scope
 
     def stages(self) -> dict[Stage, StageTime]:
-        """What was spent, for each stage that there was."""
+        """Return the time of each stage that took place."""
         lanes, found = self._lanes(), {}
         for stage in Stage:
             used = [lane for lane in lanes if lane.stage is stage and lane.is_used]
@@ -78,7 +78,7 @@ class PullTimer:
         return found
 
     def waits(self) -> dict[Wait, float]:
-        """Seconds for each thing that was waited for, by all together."""
+        """Return the seconds of waiting on all threads, by reason."""
         found: dict[Wait, float] = {}
         for lane in self._lanes():
             for wait, seconds in lane.waits.items():
@@ -87,21 +87,21 @@ class PullTimer:
 
     def _lanes(self) -> list[Lane]:
         with self._lock:
-            parts = [self.image, *self._layers.values()]
-        return [lane for part in parts for lane in part.lanes]
+            scopes = [self.image, *self._layers.values()]
+        return [lane for scope in scopes for lane in scope.lanes]
 
-    def _add_part(self, title: str) -> TimingScope:
+    def _add_scope(self, title: str) -> TimingScope:
         return TimingScope(None if self._trace is None else self._trace.add_group(title))
 
 
 class TimingScope:
-    """A layer, or the image as a whole; threads may share it.
+    """Measures a layer, or the image as a whole; threads may share it.
 
     Args:
-        group: of the trace, if there is one.
+        group: group of the trace; None without a trace.
 
     Attributes:
-        lanes: as many for each stage as were used at once.
+        lanes: for each stage as many lanes as were in use at once.
     """
 
     def __init__(self, group: TrackGroup | None) -> None:
@@ -109,11 +109,11 @@ class TimingScope:
         self._group = group
         self._lock = threading.Lock()
         self._free: dict[Stage, list[Lane]] = {}
-        self._watch: LayerTimer | None = None
+        self._timer: LayerTimer | None = None
 
     @contextmanager
     def lane(self, stage: Stage) -> Iterator[Lane]:
-        """A lane of nobody else's."""
+        """Use a lane exclusively while the context lasts."""
         lane = self.take(stage)
         try:
             yield lane
@@ -121,7 +121,7 @@ class TimingScope:
             self.give(lane)
 
     def take(self, stage: Stage) -> Lane:
-        """A lane of nobody else's, to be given back."""
+        """Return a lane for exclusive use; pass it to `give` afterwards."""
         with self._lock:
             free = self._free.setdefault(stage, [])
             if free:
@@ -131,64 +131,64 @@ class TimingScope:
             return lane
 
     def give(self, lane: Lane) -> None:
-        """Gives a lane back."""
+        """Return a lane for reuse."""
         with self._lock:
             self._free[lane.stage].append(lane)
 
-    def at(self, stage: Stage) -> TimedBlock:
-        """A context that counts as work of the current thread; for what takes at least some 100 µs."""
+    def timed(self, stage: Stage) -> TimedBlock:
+        """Return a context whose body is timed as work of this thread; for work of 100 µs or more."""
         return TimedBlock(self, stage)
 
     @contextmanager
-    def watch(self, *, hashes: bool = False) -> Iterator[LayerTimer]:
-        """Counts the context as the work of the layer's own thread, which has one at a time.
+    def layer_timer(self, *, hashes: bool = False) -> Iterator[LayerTimer]:
+        """Time the body as work of the layer's thread; a scope has one such context at a time.
 
         Args:
-            hashes: whether that thread hashes what it inflates, and does not wait for another one to do it.
+            hashes: whether that thread hashes inflated bytes itself, and does not wait for another thread to do so.
         """
         with ExitStack() as stack:
             stages = (Stage.READ, Stage.INFLATE, Stage.WRITE, *((Stage.HASH,) if hashes else ()))
             lanes = [stack.enter_context(self.lane(stage)) for stage in stages]
-            self._watch = watch = LayerTimer(lanes, clock(), time.thread_time())
+            self._timer = timer = LayerTimer(lanes, clock(), time.thread_time())
             try:
-                yield watch
+                yield timer
             finally:
-                self._watch = None
-                watch.flush(clock())
+                self._timer = None
+                timer.flush(clock())
 
     def waited(self, start: float, stop: float) -> None:
-        """Says that the layer's own thread waited for the compressors while it wrote."""
-        if self._watch is not None:
-            self._watch.waited(start, stop)
+        """Record that the thread of the layer waited for compressors while it wrote."""
+        if self._timer is not None:
+            self._timer.waited(start, stop)
 
 
 class TimedBlock:
-    """A context that is work: a class, since it takes 2 µs, where a generator takes 5.
+    """A timed context. It is a class because that takes 2 µs, and a generator 5.
 
     Args:
-        part: whose work.
-        stage: what is done.
+        scope: the scope of the work.
+        stage: the stage.
     """
 
-    __slots__ = ("_began", "_cpu", "_lane", "_part", "_stage")
+    __slots__ = ("_began", "_cpu", "_lane", "_scope", "_stage")
 
-    def __init__(self, part: TimingScope, stage: Stage) -> None:
-        self._part = part
+    def __init__(self, scope: TimingScope, stage: Stage) -> None:
+        self._scope = scope
         self._stage = stage
 
     def __enter__(self) -> None:
-        self._lane = self._part.take(self._stage)
+        self._lane = self._scope.take(self._stage)
         self._began, self._cpu = clock(), time.thread_time()
 
     def __exit__(self, *_: object) -> None:
         cpu = time.thread_time() - self._cpu
         self._lane.work(self._began, clock(), cpu_seconds=cpu)
-        self._part.give(self._lane)
+        self._scope.give(self._lane)
 
 
 @contextmanager
 def waiting(lane: Lane, wait: Wait) -> Iterator[None]:
-    """Counts the context as waiting, also one that is cancelled."""
+    """Record the body as waiting, also if it is cancelled."""
     began = clock()
     try:
         yield
@@ -197,13 +197,13 @@ def waiting(lane: Lane, wait: Wait) -> Iterator[None]:
 
 
 class LayerTimer:
-    """The time of a layer's own thread, which reads, inflates, scans and writes in turn.
+    """Measures the thread of a layer, which reads, inflates, scans and writes in turn.
 
     Args:
-        lanes: for reading, inflating and writing; and for hashing, where the thread does that itself: without it, what
-            hashing takes is waiting.
-        now: by the clock.
-        cpu: of the thread so far, in seconds.
+        lanes: lanes for reading, inflating and writing; and a fourth for hashing if the thread hashes itself. Without
+            it, the time between inflating and scanning is waiting.
+        now: the current time.
+        cpu: processor seconds of the thread so far.
     """
 
     def __init__(self, lanes: Sequence[Lane], now: float, cpu: float) -> None:
@@ -211,18 +211,18 @@ class LayerTimer:
         self._hashes = len(lanes) > _WITHOUT_HASH
         self._begun = self._last = now
         self._cpu = cpu
-        self._inside = 0.0  # of the step at hand, what others have told: it is not what the step seems to be
+        self._inside = 0.0  # time of the current step that `read` has recorded already
         self._inside_write = 0.0
         self._reset()
 
     def read(self, start: float, got: float, stop: float, *, may_wait: bool) -> None:
-        """Says that bytes were asked for, were there, and were hashed; to be told within a step, before it.
+        """Record a read of compressed bytes; call it before the `step` that it is part of.
 
         Args:
-            start: when they were asked for.
-            got: when they were there.
-            stop: when they were hashed.
-            may_wait: whether bytes may have had to come.
+            start: time of the request.
+            got: time when the bytes were available.
+            stop: time when the bytes were hashed.
+            may_wait: whether the read may have waited for a download.
         """
         self._inside += stop - start
         if may_wait and got - start > _COPY_SECONDS:
@@ -237,7 +237,7 @@ class LayerTimer:
             self.flush(stop)
 
     def waited(self, start: float, stop: float) -> None:
-        """Says that the writer waited for the compressors; likewise."""
+        """Record a wait of the writer for compressors; call it before the `step` that it is part of."""
         self._inside_write += stop - start
         if stop - start > GRAIN_SECONDS:
             self._cut(2, start, stop, Wait.COMPRESS)
@@ -245,7 +245,7 @@ class LayerTimer:
             self._compress += stop - start
 
     def step(self, inflated: float, handed: float, written: float) -> None:
-        """Says when a chunk was inflated, hashed or handed to be hashed, and scanned and written."""
+        """Record when a chunk was inflated, hashed or handed over, and scanned and written."""
         self._inflate += inflated - self._last - self._inside
         self._hash += handed - inflated
         self._write += written - handed - self._inside_write
@@ -255,7 +255,7 @@ class LayerTimer:
             self.flush(written)
 
     def flush(self, now: float) -> None:
-        """Tells the lanes. What the processor did is shared among the stages as the work was."""
+        """Update the lanes. Processor time is divided among the stages in proportion to their work."""
         cpu = time.thread_time()
         works = [self._read, self._inflate, self._write]
         waits = [(self._bytes, Wait.BYTES), (self._hash, Wait.HASH), (self._compress, Wait.COMPRESS)]
@@ -271,7 +271,7 @@ class LayerTimer:
         self._reset()
 
     def _cut(self, lane: int, start: float, stop: float, wait: Wait) -> None:
-        """A long wait is a span of its own."""
+        """Record a long wait as a separate span."""
         self.flush(start)
         self._lanes[lane].wait(start, stop, wait)
         self._begun = stop

@@ -1,12 +1,12 @@
-"""Traces: what a pull did when, as a timeline that Perfetto and chrome://tracing show.
+"""Traces: a timeline of a pull, for Perfetto and chrome://tracing.
 
 ::
 
-    Trace ── Group (the image, or a layer of it) ── Lane (one thing at a time) ── spans, joined into slices
+    Trace ── TrackGroup (the image, or a layer) ── Lane (one activity at a time) ── spans, joined into slices
 
-Spans come by the thousand a second. Those that are close together become one slice, which says how much of it was work
-and how much was waiting; where a lane gets too many slices, neighbours are joined, too. So a lane never takes more than
-60 KB, however long the pull. Nothing here looks at a clock.
+A pull produces thousands of spans a second. Spans that are close together become one slice, which records how much
+of it was work and how much was waiting. A lane with too many slices joins neighbours, so that it
+never takes more than 60 KB. Nothing here reads a clock.
 
 Spec: Trace Event Format (Google, 2016), JSON Object Format, Complete Events and Metadata Events.
 """
@@ -22,14 +22,14 @@ from enum import StrEnum
 from typing import Any
 
 GRAIN_SECONDS = 0.02
-"""Spans that lie within so much time are one slice."""
+"""Spans within this time become one slice."""
 
 MAX_SLICES = 1024
-"""That a lane has at most; beyond, its grain becomes coarser."""
+"""Maximum slices of a lane; beyond, its grain becomes coarser."""
 
 
 class Stage(StrEnum):
-    """What is done."""
+    """A stage of a pull."""
 
     RESOLVE = "resolving"
     DOWNLOAD = "downloading"
@@ -50,30 +50,30 @@ class Stage(StrEnum):
 
 
 class Wait(StrEnum):
-    """What is waited for."""
+    """What a lane waits for."""
 
     NOTHING = ""
     BYTES = "waiting for bytes"
     HASH = "waiting for the hash"
     COMPRESS = "waiting for the compressors"
     COPY = "waiting for the copy"
-    TURN = "waiting for a turn"
+    TURN = "waiting for a thread"
     CONNECTION = "waiting for a connection"
     ANSWER = "waiting for the answer"
-    OTHERS = "waiting for somebody else's download"
+    OTHERS = "waiting for a download of another process"
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in which a lane worked, waited, or did both in turn.
+    """A period in which a lane worked, waited, or alternated between both.
 
     Attributes:
-        start, stop: in seconds of any clock, the same for all spans of a trace.
-        busy_seconds: of work.
-        cpu_seconds: of a processor that the work took; less than the work where the thread was kept from running.
-        waited_seconds: of waiting.
-        wait: for what most of it was.
-        size: bytes that came or went, where that is counted.
+        start, stop: start and end, in seconds of any clock; all spans of a trace use the same clock.
+        busy_seconds: seconds of work.
+        cpu_seconds: processor seconds of the work; less than `busy_seconds` if the thread was not scheduled.
+        waited_seconds: seconds of waiting.
+        wait: the main reason for waiting.
+        size: bytes transferred, if counted.
     """
 
     start: float
@@ -85,7 +85,7 @@ class Span:
     size: int = 0
 
     def joined(self, later: Span) -> Span:
-        """One span of two."""
+        """Return this span and a later one as one span."""
         longer = later if later.waited_seconds > self.waited_seconds else self
         return Span(
             self.start,
@@ -103,11 +103,11 @@ _WIDTH = 7
 
 
 class Slices:
-    """The spans of a lane, in few pieces.
+    """The spans of a lane, joined into a limited number of slices.
 
     Args:
-        grain_seconds: what lies within so much time is one slice.
-        max_slices: there are never more.
+        grain_seconds: spans within this time become one slice.
+        max_slices: maximum number of slices.
     """
 
     def __init__(self, grain_seconds: float = GRAIN_SECONDS, max_slices: int = MAX_SLICES) -> None:
@@ -117,7 +117,7 @@ class Slices:
         self._last: Span | None = None
 
     def add(self, span: Span) -> None:
-        """Adds a span, which begins where the one before ends, or later."""
+        """Add a span; it must begin at or after the end of the previous one."""
         last = self._last
         if last is not None and span.stop - last.start <= self._grain:
             self._last = last.joined(span)
@@ -172,13 +172,13 @@ def _joined(spans: Iterable[Span], grain: float) -> Iterator[Span]:
 
 
 class Lane:
-    """Where one thing happens at a time. Used by one thread at a time; totals are always kept, slices in a trace only.
+    """A sequence of spans of one stage, used by one thread at a time. Slices are kept only for a trace.
 
     Attributes:
-        stage: what is done.
-        is_used: whether there was any span.
-        busy_seconds, cpu_seconds: of all spans.
-        waits: seconds for each thing that was waited for.
+        stage: the stage.
+        is_used: whether the lane has any span.
+        busy_seconds, cpu_seconds: sums over all spans.
+        waits: seconds of waiting, by reason.
     """
 
     def __init__(self, stage: Stage, slices: Slices | None = None) -> None:
@@ -190,7 +190,7 @@ class Lane:
         self._slices = slices
 
     def add(self, span: Span) -> None:
-        """Adds a span; one that began while the lane did something else counts from there."""
+        """Add a span; a span that overlaps the previous one is shortened."""
         if span.start < self._stop:
             span = replace(span, start=self._stop, stop=max(span.stop, self._stop))
         self._stop, self.is_used = span.stop, True
@@ -202,21 +202,21 @@ class Lane:
             self._slices.add(span)
 
     def work(self, start: float, stop: float, *, cpu_seconds: float = 0.0, size: int = 0) -> None:
-        """Adds a span of nothing but work."""
+        """Add a span of work."""
         self.add(Span(start, stop, stop - start, cpu_seconds, size=size))
 
     def wait(self, start: float, stop: float, wait: Wait) -> None:
-        """Adds a span of nothing but waiting; of one that began while the lane did something else, the rest."""
+        """Add a span of waiting, without the part that overlaps the previous span."""
         start = max(start, self._stop)
         if stop > start:
             self.add(Span(start, stop, waited_seconds=stop - start, wait=wait))
 
 
 class TrackGroup:
-    """Lanes that belong together; threads may share it.
+    """A group of lanes; threads may share it.
 
     Args:
-        name: as it is shown.
+        name: title of the group.
     """
 
     def __init__(self, name: str) -> None:
@@ -225,23 +225,23 @@ class TrackGroup:
         self._lock = threading.Lock()
 
     def add_lane(self, stage: Stage) -> Slices:
-        """Adds a lane."""
+        """Add a lane; return its slices."""
         slices = Slices()
         with self._lock:
             self._lanes.append((stage, slices))
         return slices
 
     def lanes(self) -> list[tuple[Stage, Slices]]:
-        """Stages and slices, in the order of the stages."""
+        """Return the stage and the slices of each lane, in the order of the stages."""
         order = list(Stage)
         with self._lock:
             return sorted(self._lanes, key=lambda lane: order.index(lane[0]))
 
 
 class Trace:
-    """A timeline, given to `Client.pull` and filled by it; several pulls may share one, one after the other.
+    """A timeline that `Client.pull` fills; consecutive pulls may share one.
 
-    It holds digests, sizes and times, and neither names nor addresses nor credentials. `TraceFile` writes it.
+    It contains digests, sizes and times, but no names, addresses or credentials. `TraceFile` writes it to a file.
     """
 
     def __init__(self) -> None:
@@ -249,17 +249,17 @@ class Trace:
         self._lock = threading.Lock()
 
     def add_group(self, name: str) -> TrackGroup:
-        """Adds a group of lanes."""
+        """Add a group of lanes."""
         group = TrackGroup(name)
         with self._lock:
             self._groups.append(group)
         return group
 
     def document(self) -> dict[str, Any]:
-        """The trace as JSON has it; times are in microseconds since the first span.
+        """Return the trace as JSON values, with times in microseconds since the first span.
 
-        A slice is called by its stage, or by what it waited for where that took more than half of it. Its arguments are
-        the shares of its time that were work, a processor's work, and waiting. To be asked when nothing is at work.
+        The name of a slice is its stage, or its reason for waiting if it waited more than half of its time. Its
+        arguments are shares of its time: work, processor time, waiting. Call this after the pull.
         """
         with self._lock:
             groups = [
@@ -280,7 +280,7 @@ class Trace:
 
 
 def _named(kind: str, pid: int, tid: int, name: str, place: int) -> list[dict[str, Any]]:
-    """Metadata events: how a process or thread is called, and where it is shown."""
+    """Return metadata events with the title and the position of a process or thread."""
     common = {"ph": "M", "pid": pid, "tid": tid}
     return [
         {**common, "name": f"{kind}_name", "args": {"name": name}},
@@ -289,7 +289,7 @@ def _named(kind: str, pid: int, tid: int, name: str, place: int) -> list[dict[st
 
 
 def _event(span: Span, stage: str, origin: float) -> dict[str, Any]:
-    # both ends are rounded, not the length: slices that touch do not overlap
+    # round both ends, not the length, so that adjacent slices do not overlap
     start, stop = (round((at - origin) * 1e6) for at in (span.start, span.stop))
     length = max(span.stop - span.start, 1e-9)
     waits = span.waited_seconds > span.busy_seconds

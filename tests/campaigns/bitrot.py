@@ -32,7 +32,7 @@ class BitRot(Campaign):
         await self._subject.prepare(folder)
         self._full, self._torn = folder / "cache", folder / "torn"
         async with fastpull.Client(Settings(cache=str(self._full), workers=2)) as client:
-            await client.finish(self._subject.reference)
+            await client.ensure_squashfs(self._subject.reference)
         self._registry.faults = [halves()]
         with pytest.raises(fastpull.errors.NotFound):
             await self._subject.pull(folder / "none", self._torn)

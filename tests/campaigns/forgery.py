@@ -70,7 +70,7 @@ class Forgery(Campaign):
             image = await client.resolve(self._reference)
             await client.pull(image, folder / "out")
             recipe = Recipe.of(settings.compression, settings.block_size)
-            await client.finish(image, recipe, holder=Holder.here("1", "0"))
+            await client.ensure_squashfs(image, recipe, holder=Holder.here("1", "0"))
             await client.pull(image, folder / "out.sqsh")
         self._tree, self._squashfs = look(folder / "out"), (folder / "out.sqsh").read_bytes()
         self._registry.faults = [halves()]

@@ -156,7 +156,7 @@ async def test_a_client_that_is_not_open_says_so(settings: Settings, tmp_path: P
         for call in (
             client.resolve("debian"),
             client.pull("debian", tmp_path / "out"),
-            client.finish("debian"),
+            client.ensure_squashfs("debian"),
             client.warm("debian"),
         ):
             with pytest.raises(RuntimeError, match="async with"):

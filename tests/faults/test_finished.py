@@ -35,7 +35,7 @@ async def test_a_death_leaves_the_image_or_nothing(
     reference, output = publish(registry, *LAYERS), tmp_path / "out.sqsh"
     calm = replace(settings, cache=str(tmp_path / "calm"))
     async with fastpull.Client(calm) as client:
-        expected = Path((await client.finish(reference)).path)
+        expected = Path((await client.ensure_squashfs(reference)).path)
     inner = Path(settings.cache, "v1")
     path = place.format(images=inner / "images/sha256", locks=inner / "locks", name=expected.stem)
     under = ("strace", "-f", "-qq", "-o", "/dev/null", "-P", path, "-e", f"trace={calls}")

@@ -55,7 +55,7 @@ def dress(tree: Tree, sink: Sink) -> None:
     for link in [*links, b""]:  # one at a time, since one that leads nowhere is refused
         profiles = [*profiles_for(["charliecloud", "plain"]), Aimed([link] if link else [])]
         dressing = RuntimeLayer(image, profiles)
-        asyncio.run(dressing.look(tree, read))
+        asyncio.run(dressing.plan(tree, read))
         try:
             dressing.apply(tree, sink)
         except (LayerError, LimitExceeded):

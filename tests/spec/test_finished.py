@@ -226,7 +226,7 @@ async def test_many_tasks_of_one_client_build_once(registry: FaultyRegistry, set
     reference, events = publish(registry, *LAYERS), list[Event]()
     registry.faults.append(slow(1_000_000))  # so that the others see that they wait
     async with Client(settings, on_event=events.append) as client:
-        found = await asyncio.gather(*(client.finish(reference) for _ in range(8)))
+        found = await asyncio.gather(*(client.ensure_squashfs(reference) for _ in range(8)))
     assert len({image.path for image in found}) == 1
     assert sum(isinstance(event, LayerDone) for event in events) == 2
     assert any(isinstance(event, WaitingForImage) for event in events)
@@ -240,7 +240,7 @@ async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
     async with Client(settings) as client:
         for _ in range(2):
             with pytest.raises(FastpullError):
-                await client.finish(broken, holder=holder)
+                await client.ensure_squashfs(broken, holder=holder)
     assert list(images.all()) == []
     assert Pins(CacheFiles(settings.cache)).active() == {}
     assert [path for path in Path(settings.cache, "v1/images").rglob("*") if path.is_file()] == []
@@ -254,7 +254,7 @@ async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
     reference, holder = publish(registry, *LAYERS), fastpull.cache.Holder.here("1", "0")
     cache = fastpull.cache.CacheManager(settings.cache)
     async with Client(settings) as client:
-        kept = await client.finish(reference)
+        kept = await client.ensure_squashfs(reference)
         held = Pins.active
         at_it = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -274,7 +274,7 @@ async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
 
         async def get() -> fastpull.FinishedImage:
             await at_it.wait()
-            return await client.finish(reference, holder=holder)
+            return await client.ensure_squashfs(reference, holder=holder)
 
         waits.append(asyncio.create_task(get()))
         removed = await asyncio.to_thread(cache.collect, max_size=0)
@@ -375,7 +375,7 @@ async def test_the_same_options_in_other_words_are_the_same(
 ) -> None:
     async with Client(settings) as client:
         image = await client.resolve(publish(registry, *LAYERS))
-        names = {client._key(image, fastpull.sinks.Recipe.of(**options)).name for options in (one, other)}
+        names = {client._session.image_key(image, fastpull.sinks.Recipe.of(**options)).name for options in (one, other)}
     assert (len(names) == 1) == same
 
 
@@ -383,18 +383,18 @@ async def test_source_date_epoch_codecs_writer_and_profiles_are_in_the_key(
     registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Client(settings) as client:
-        image = await client.resolve(publish(registry, *LAYERS))
-    names = [client._key(image, fastpull.sinks.Recipe.of()).name]
-    names.append(client._key(image, replace(fastpull.sinks.Recipe.of(), runtimes=("enroot",))).name)
+        image, session = await client.resolve(publish(registry, *LAYERS)), client._session
+    names = [session.image_key(image, fastpull.sinks.Recipe.of()).name]
+    names.append(session.image_key(image, replace(fastpull.sinks.Recipe.of(), runtimes=("enroot",))).name)
     with monkeypatch.context() as patch:
         patch.setenv("SOURCE_DATE_EPOCH", "77")
-        names.append(client._key(image, fastpull.sinks.Recipe.of()).name)
+        names.append(session.image_key(image, fastpull.sinks.Recipe.of()).name)
     with monkeypatch.context() as patch:
         patch.setattr("fastpull.sinks.squashfs.recipe.WRITER_VERSION", 999)
-        names.append(client._key(image, fastpull.sinks.Recipe.of()).name)
+        names.append(session.image_key(image, fastpull.sinks.Recipe.of()).name)
     with monkeypatch.context() as patch:
         patch.setattr("fastpull.sinks.squashfs.blocks.compressors.Zstd.versions", lambda _: {"libzstd": "0"})
-        names.append(client._key(image, fastpull.sinks.Recipe.of()).name)
+        names.append(session.image_key(image, fastpull.sinks.Recipe.of()).name)
     assert len(set(names)) == len(names)
 
 
@@ -486,7 +486,7 @@ async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
     async with Client(keeping) as client:
         image = await client.resolve(reference)
         by_tag, again, by_digest = [
-            await client.finish(name, recipe)
+            await client.ensure_squashfs(name, recipe)
             for name in (reference, reference, f"{reference.rpartition(':')[0]}@{image.digest}")
         ]
     assert by_tag.path == again.path != by_digest.path
@@ -533,7 +533,7 @@ async def test_what_is_no_single_file_cannot_be_finished(
     reference, holder = publish(registry, *LAYERS), fastpull.cache.Holder.here("7", "0")
     async with Client(settings) as client:
         with pytest.raises(InvalidSetting, match=runtime):
-            await client.finish(reference, fastpull.sinks.Recipe.of(runtimes=(runtime,)), holder=holder)
+            await client.ensure_squashfs(reference, fastpull.sinks.Recipe.of(runtimes=(runtime,)), holder=holder)
     assert list(images.all()) == []
     assert Pins(CacheFiles(settings.cache)).active() == {}
 

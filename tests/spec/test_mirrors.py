@@ -375,7 +375,7 @@ async def test_insecure_applies_only_to_its_endpoint(
     )
     changed = replace(settings, registries_conf=str(tmp_path / "registries.conf"), **changes)
     async with fastpull.Client(changed) as client:
-        source = client._registry_source("a.test/x")
+        source = client._session.source("a.test/x")
         schemes = [one.client._schemes for one in source._endpoints._endpoints]  # type: ignore[attr-defined]
     assert schemes == expected
 

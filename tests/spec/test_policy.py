@@ -37,7 +37,7 @@ async def test_rejected_image_causes_no_request(
         with pytest.raises(Forbidden):
             await client.pull("oci:layout", tmp_path / "out")
         with pytest.raises(Forbidden):
-            await client.finish(reference)
+            await client.ensure_squashfs(reference)
     assert registry.asked == []
     assert not (tmp_path / "out").exists()
 
@@ -52,19 +52,19 @@ async def test_rejected_image_may_be_inspected_but_not_pulled(
         with pytest.raises(Forbidden):
             await client.pull(image, tmp_path / "out")
         with pytest.raises(Forbidden):
-            await client.finish(image)
+            await client.ensure_squashfs(image)
 
 
 async def test_policy_applies_to_cached_images(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a")])
     async with fastpull.Client(replace(settings, policy=policy(tmp_path, "insecureAcceptAnything"))) as client:
         await client.pull(reference, tmp_path / "one")
-        await client.finish(reference)
+        await client.ensure_squashfs(reference)
     async with fastpull.Client(replace(settings, policy=policy(tmp_path, "reject"))) as client:
         with pytest.raises(Forbidden):
             await client.pull(reference, tmp_path / "two")
         with pytest.raises(Forbidden):
-            await client.finish(reference)
+            await client.ensure_squashfs(reference)
 
 
 def test_command_line_names_policy_file_and_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -739,7 +739,7 @@ def test_token_server_must_be_as_secure_as_registry() -> None:
 async def test_plain_http_needs_loopback_or_setting(settings: Settings) -> None:
     async with fastpull.Client(settings) as client:
         schemes = {
-            name: client._registries.client(fastpull.Reference.parse(name))._schemes
+            name: client._session.registries.client(fastpull.Reference.parse(name))._schemes
             for name in (
                 "localhost:5000/a",
                 "127.0.0.1:5000/a",
@@ -751,7 +751,10 @@ async def test_plain_http_needs_loopback_or_setting(settings: Settings) -> None:
     assert [len(one) for one in schemes.values()] == [2, 2, 2, 1, 1]
     assert all(one[0] == "https" for one in schemes.values())
     async with fastpull.Client(replace(settings, insecure=True)) as client:
-        assert client._registries.client(fastpull.Reference.parse("registry.example/a"))._schemes == ("https", "http")
+        assert client._session.registries.client(fastpull.Reference.parse("registry.example/a"))._schemes == (
+            "https",
+            "http",
+        )
 
 
 @pytest.mark.case("http", "proxies from the environment")
@@ -762,7 +765,7 @@ async def test_proxy_from_environment_is_used(
     monkeypatch.setenv("http_proxy", f"http://{registry.address}")
     reference = big(registry).replace(registry.address, "registry.test:80")
     async with fastpull.Client(replace(settings, insecure=True)) as client:
-        client._registries.client(fastpull.Reference.parse(reference))._base = URL("http://registry.test:80")
+        client._session.registries.client(fastpull.Reference.parse(reference))._base = URL("http://registry.test:80")
         await client.pull(reference, tmp_path / "out")
     assert (tmp_path / "out/f").read_bytes() == CONTENT
 

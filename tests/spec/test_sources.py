@@ -575,7 +575,7 @@ async def test_many_archives_at_once_leave_nothing_open(settings: Settings, tmp_
     async with fastpull.Client(settings) as client:
         reports = await client.warm([f"docker-archive:{tmp_path}/{number}.tar" for number in range(12)], jobs=6)
         assert [report.error for report in reports] == [None] * 12
-        assert len(client._opener.archives._held) <= 4
+        assert len(client._session.source_factory.archives._held) <= 4
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -324,7 +324,7 @@ async def test_what_a_pinned_image_needs_stays(
     offline = replace(settings, pull="never")
     async with Client(settings) as client:
         image = await client.resolve(reference)
-        finished = await client.finish(image, holder=holder)
+        finished = await client.ensure_squashfs(image, holder=holder)
     documents = {image.digest, image.manifest.config.digest}
     acts: list[Callable[[], Removed]] = [
         lambda: cache.collect(max_size=0, max_age_seconds=0),
@@ -338,7 +338,7 @@ async def test_what_a_pinned_image_needs_stays(
         assert not documents & {blob.digest for blob in removed.blobs}
         assert {blob.digest for blob in cache.blobs()} == documents
         async with Client(offline) as client:
-            assert (await client.finish(reference)).path == finished.path
+            assert (await client.ensure_squashfs(reference)).path == finished.path
     Pins(Store(settings.cache).files).release(holder)
     removed = cache.remove(reference)
     assert {blob.digest for blob in removed.blobs} == documents

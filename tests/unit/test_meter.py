@@ -101,7 +101,7 @@ def test_who_is_at_work_at_once_has_lanes_of_its_own() -> None:
 
     def compress() -> None:
         for _ in range(3):
-            with part.at(Stage.COMPRESS):
+            with part.timed(Stage.COMPRESS):
                 both.wait(10)
 
     threads = [threading.Thread(target=compress) for _ in range(2)]
@@ -118,14 +118,14 @@ def test_who_is_at_work_at_once_has_lanes_of_its_own() -> None:
 
 def test_nobody_looks_and_no_slices_are_kept() -> None:
     part = PullTimer().layer(0)
-    with part.at(Stage.HASH):
+    with part.timed(Stage.HASH):
         pass
     assert [(lane.is_used, lane._slices) for lane in part.lanes] == [(True, None)]
 
 
 def test_the_context_of_an_error_is_counted() -> None:
     part = PullTimer().image
-    with pytest.raises(ValueError, match="broken"), part.at(Stage.PLAN):
+    with pytest.raises(ValueError, match="broken"), part.timed(Stage.PLAN):
         raise ValueError("broken")
     assert [lane.stage for lane in part.lanes if lane.is_used] == [Stage.PLAN]
 

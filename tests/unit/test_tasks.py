@@ -102,7 +102,7 @@ async def passed(patience: float, *seconds: float) -> list[int]:
     passage, order = OrderedStart(patience), []
 
     async def come(number: int) -> None:
-        go = passage.come()
+        go = passage.enter()
         await asyncio.sleep(seconds[number])
         await go()
         order.append(number)
@@ -138,7 +138,7 @@ async def test_a_turn_is_released_once() -> None:
     turn.release()
     turn.release()
     await turns.acquire(0)
-    assert turns.all_used
+    assert turns.is_exhausted
 
 
 async def test_more_turns_let_waiters_in() -> None:
@@ -262,7 +262,7 @@ def test_freed_memory_is_given_back() -> None:
 
 async def test_a_passage_keeps_a_cancellation_that_comes_when_the_way_is_free() -> None:
     passage = OrderedStart(60)
-    first, second = passage.come(), passage.come()
+    first, second = passage.enter(), passage.enter()
     waiting = asyncio.create_task(_await(second()))
     await asyncio.sleep(0.01)
     await first()
@@ -358,7 +358,7 @@ async def test_no_wait_loses_a_cancellation_that_comes_with_what_it_waits_for(lo
         isinstance(ended, asyncio.CancelledError) for ended in await asyncio.gather(*tasks, return_exceptions=True)
     )
     assert not went_on
-    assert not turns.all_used
+    assert not turns.is_exhausted
     async with asyncio.timeout(1), budget.hold(1):
         pass
     executor.shutdown()

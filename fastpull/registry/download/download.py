@@ -323,7 +323,7 @@ class _WriteBatcher:
             self._offset, self._pieces, self._size = self._offset + self._size, [], 0
 
     def _write(self, offset: int, pieces: Sequence[bytes]) -> None:
-        with self._timing.at(Stage.STORE):
+        with self._timing.timed(Stage.STORE):
             self._target.write(offset, pieces)
 
     async def _written(self) -> None:

@@ -127,11 +127,11 @@ class Directory:
         """See `fastpull.sinks.base.Sink`."""
         report = SinkReport(self.path)
         part = self._resources.meter.image
-        with output_errors(self._staging.destination), part.at(Stage.COMMIT):
+        with output_errors(self._staging.destination), part.timed(Stage.COMMIT):
             commit = _Commit(self._staging, self._ownership, self._writers, tree, report, self._cancelled)
             commit.run(self._write_marker)
         self._end_flusher()
-        with part.at(Stage.PUBLISH):
+        with part.timed(Stage.PUBLISH):
             report.warnings += self._staging.publish(self._resources.sync)
         return report
 

@@ -263,7 +263,7 @@ class Squashfs:
 
     def publish(self) -> None:
         """Publish the file that `assemble` wrote: the second half of `commit`."""
-        with output_errors(self._staging.destination), self._resources.meter.image.at(Stage.PUBLISH):
+        with output_errors(self._staging.destination), self._resources.meter.image.timed(Stage.PUBLISH):
             self._staging.publish(self._resources.sync, Label.of(self._identity, self._inodes))
         self._end()
 

@@ -111,10 +111,10 @@ class Tar:
         """See `fastpull.sinks.base.Sink`."""
         report = SinkReport(self.path)
         part = self._resources.meter.image
-        with output_errors(self._staging.destination), part.at(Stage.COMMIT):
+        with output_errors(self._staging.destination), part.timed(Stage.COMMIT):
             fingerprint = self._write(tree, report)
         self._discard_layers()
-        with part.at(Stage.PUBLISH):
+        with part.timed(Stage.PUBLISH):
             self._staging.publish(self._resources.sync, Label.of(self._identity, report.inodes, fingerprint))
         return report
 

@@ -142,7 +142,7 @@ class Batches:
     def _compress(
         self, compress: Compress, buffer: bytearray, lengths: array[int]
     ) -> tuple[array[int], list[bytes | memoryview]]:
-        with self._timing.at(Stage.COMPRESS):
+        with self._timing.timed(Stage.COMPRESS):
             return compress_blocks(compress, buffer, lengths)
 
     def _write_ready(self, _: object) -> None:
@@ -160,7 +160,7 @@ class Batches:
                 batch = self._pending.popleft()
             try:
                 words, pieces = batch.future.result()
-                with self._timing.at(Stage.APPEND):
+                with self._timing.timed(Stage.APPEND):
                     batch.target.append(words, pieces)
             except BaseException as error:  # noqa: BLE001  # `submit` and `wait` raise it
                 with self._changed:

@@ -143,16 +143,16 @@ class ImageWriter:
             report: the report to fill.
         """
         compressor, block_size = self._format.compressor, self._format.block_size
-        with self._timing.at(Stage.PLAN):
+        with self._timing.timed(Stage.PLAN):
             plan = make_plan(self._tree, self._layers, self._order, block_size, self)
         start = data_start(compressor)
-        with self._timing.at(Stage.GATHER):
+        with self._timing.timed(Stage.GATHER):
             at = self._compact(plan, start)
         copying = self._pool.submit(self._copy_data, plan, at)
         fragments, at = self._place_fragments(plan, start + plan.data_size)
         at = self._repack(plan, fragments, at)
         layouts = _FileLayouts(self._tree, self._layers, plan, block_size, start)
-        with self._timing.at(Stage.METADATA):
+        with self._timing.timed(Stage.METADATA):
             metadata = make_image_metadata(
                 self._tree,
                 layouts.layout,
@@ -208,7 +208,7 @@ class ImageWriter:
 
     def _copy_data(self, plan: ImagePlan, at: int) -> None:
         """Copy the extents of all other files, one after the other."""
-        with self._timing.at(Stage.COPY):
+        with self._timing.timed(Stage.COPY):
             for extent in plan.data_extents:
                 data = self._layers[extent.layer].data
                 if not data.is_image:
@@ -252,7 +252,7 @@ class ImageWriter:
     def _make_fragment(self, tails: Sequence[TailRef]) -> tuple[int, bytes]:
         """Make one new fragment block, on a thread of the pool."""
         content, last, fragment = bytearray(), (-1, -1), b""
-        with self._timing.at(Stage.COPY):
+        with self._timing.timed(Stage.COPY):
             for tail in tails:
                 layer, tail_id = layer_of(tail), tail_id_of(tail)
                 number = self._layers[layer].tail_fragments[tail_id]
