@@ -1,4 +1,4 @@
-"""Campaigns: the same pull again and again, each time with another misfortune. See ``docs/testing.md``."""
+"""Fault campaigns: many pulls of one image, each with a random fault. See ``docs/testing.md``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.campaigns.bitrot import BitRot
 from tests.campaigns.campaign import Campaign
-from tests.campaigns.concurrency import Concurrency, HandOver
+from tests.campaigns.concurrency import Concurrency, Handover
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.forgery import Forgery
@@ -25,7 +25,7 @@ CAMPAIGNS: dict[str, Callable[[], Campaign]] = {
         BitRot,
         Forgery,
         Concurrency,
-        HandOver,
+        Handover,
         Registry,
         Permanent,
         Refusal,

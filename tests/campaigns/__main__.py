@@ -1,4 +1,4 @@
-"""``make faults``: runs campaigns, and fails if a trial failed."""
+"""``make faults``: run campaigns, and fail if a trial failed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def _progress(report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("make faults", description="Pulls that meet misfortunes.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CAMPAIGNS)}; all without one")
-    parser.add_argument("--trials", type=int, help="of each; by default as many as its long form has")
-    parser.add_argument("--seed", type=int, help="repeats a run; by default a new one")
-    parser.add_argument("--only", type=int, metavar="NUMBER", help="repeat this trial of a run alone")
-    parser.add_argument("--seconds", type=float, help="begin no further trial of a campaign after so long")
+    parser = argparse.ArgumentParser("make faults", description="Run fault campaigns.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(CAMPAIGNS)} (default: all)")
+    parser.add_argument("--trials", type=int, help="trials of each campaign (default: its long form)")
+    parser.add_argument("--seed", type=int, help="seed of the run to repeat (default: a new seed)")
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="repeat only this trial of a run")
+    parser.add_argument("--seconds", type=float, help="start no further trial of a campaign after this time")
     options = parser.parse_args()
     unknown = set(options.names) - set(CAMPAIGNS)
     if unknown:
-        parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown campaign: {', '.join(sorted(unknown))}")
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     failed = False
     for name in options.names or CAMPAIGNS:

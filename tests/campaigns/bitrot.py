@@ -1,4 +1,4 @@
-"""Bit rot: one bit of one file of the cache flips."""
+"""Bit rot: one bit of a cache file flips."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = ("config", *_FINISHED, "index", "journal", "layer", "manifest", "partia
 
 
 class BitRot(Campaign):
-    """Asserts that `cache verify` finds every flip, and that a pull mends it before it reaches an output."""
+    """Assert that `cache verify` finds every flip, and that a pull repairs it before it reaches an output."""
 
     name = "bitrot"
     trials = 5000
@@ -44,27 +44,29 @@ class BitRot(Campaign):
     async def trial(self, choose: random.Random, folder: Path) -> None:
         kind, cache = choose.choice(_KINDS), folder / "cache"
         is_partial = kind in ("journal", "partial data")
-        # a finished image would keep a pull from looking at anything else
+        # with a cached image, a pull would read nothing else
         ignored = None if kind in _FINISHED else shutil.ignore_patterns("*.sqsh", "*.sqsh.seal")
         shutil.copytree(self._torn if is_partial else self._full, cache, symlinks=True, ignore=ignored)
         store = cache / "v1"
-        path, at = self._place(choose, kind, store)
+        path, at = self._pick_byte(choose, kind, store)
         _flip(path, at, choose.randrange(8))
         what = f"{kind}: {path.relative_to(cache)}, byte {at}"
         self.report.counts[kind] += 1
         found = fastpull.cache.CacheManager(cache).verify(dry_run=True)
-        assert found.damaged == 1, f"verify found {found.damaged} damages: {what}"
+        assert found.damaged == 1, f"verify found {found.damaged} damaged files, expected 1: {what}"
         mended_by_verify = choose.random() < 0.5
         if mended_by_verify:
-            assert fastpull.cache.CacheManager(cache).verify().damaged == 1, f"verify finds another number: {what}"
-            assert fastpull.cache.CacheManager(cache).verify().is_sound, f"verify did not mend: {what}"
+            assert fastpull.cache.CacheManager(cache).verify().damaged == 1, (
+                f"verify found another number than its dry run: {what}"
+            )
+            assert fastpull.cache.CacheManager(cache).verify().is_sound, f"verify did not repair: {what}"
         output = folder / (FORMS["squashfs"] if kind in _FINISHED else choose.choice(sorted(FORMS.values())))
         await self._subject.pull(output, cache)
         self._subject.check(output)
-        assert fastpull.cache.CacheManager(cache).verify(dry_run=True).is_sound, f"the pull did not mend: {what}"
+        assert fastpull.cache.CacheManager(cache).verify(dry_run=True).is_sound, f"the pull did not repair: {what}"
 
-    def _place(self, choose: random.Random, kind: str, store: Path) -> tuple[Path, int]:
-        """A file of a kind, and a byte in it that counts."""
+    def _pick_byte(self, choose: random.Random, kind: str, store: Path) -> tuple[Path, int]:
+        """Return a file of a kind, and the offset of a byte in use."""
         if kind in ("journal", "partial data"):
             partial = choose.choice(sorted(path.parent for path in store.glob("partial/*/*/journal")))
             size = os.path.getsize(partial / "data")

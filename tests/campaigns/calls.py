@@ -1,4 +1,4 @@
-"""System calls of a pull, and one of them that goes wrong, by strace."""
+"""System calls of a pull, recorded and failed by strace."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _STRACE = ("strace", "-f", "--seccomp-bpf", "-qq", "-y", "-s", "0")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A system call: the n-th of its name on a thread, which strace counts for each thread of its own.
+    """The n-th system call of its name on a thread; strace counts each thread separately.
 
     Attributes:
-        name: of the system call.
-        number: from 1, among those that concern ``path`` if there is one.
-        path: within the directory of a trial. An interpreter opens so many files that only this tells ours.
+        name: name of the system call.
+        number: ordinal from 1, counted among the calls on ``path`` if it is set.
+        path: path below the folder of a trial; it separates a pull's files from the many files of the interpreter.
     """
 
     name: str
@@ -27,22 +27,24 @@ class Call:
     path: str = ""
 
     def failing(self, log: Path, where: Path, how: str) -> tuple[str, ...]:
-        """The command under which this call, on the first thread that gets so far, goes wrong."""
+        """Return the strace command that fails this call on the first thread to reach it."""
         path = ("-P", str(where / self.path)) if self.path else ()
         inject = f"--inject={self.name}:{how}:when={self.number}"
         return (*_STRACE, *path, "-o", str(log), "-e", f"trace={self.name}", inject)
 
 
 def recording(log: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The command under which calls are written down."""
-    known = ",".join(f"?{name}" for name in names)  # not every machine has each
+    """Return the strace command that records calls."""
+    known = ",".join(f"?{name}" for name in names)  # some architectures lack some calls
     return (*_STRACE, "-o", str(log), "-e", f"trace={known}")
 
 
 def calls_on(log: Path, where: Path) -> dict[str, list[Call]]:
-    """The calls of a record that concern files below a directory, by name."""
+    """Return the recorded calls on files below a folder, by name."""
     counts: Counter[tuple[str, ...]] = Counter()
-    opened = re.compile(rf'"{re.escape(str(where))}/((?:[^"/.][^"/]*/)*[^"/.][^"/]*)"')  # but no private names
+    opened = re.compile(
+        rf'"{re.escape(str(where))}/((?:[^"/.][^"/]*/)*[^"/.][^"/]*)"'
+    )  # without hidden names, which are random
     found: dict[str, list[Call]] = {}
     for line in log.read_text(errors="replace").splitlines():
         match = _LINE.match(line)
@@ -60,10 +62,10 @@ def calls_on(log: Path, where: Path) -> dict[str, list[Call]]:
 
 
 def pick(choose: random.Random, calls: dict[str, list[Call]]) -> Call:
-    """A call: of each name as likely as of any other."""
+    """Pick a call; every name has the same probability."""
     return choose.choice(calls[choose.choice(sorted(calls))])
 
 
 def hit(log: Path, how: str) -> list[str]:
-    """The lines of the calls that went wrong."""
+    """Return the lines of the failed calls."""
     return [line for line in log.read_text(errors="replace").splitlines() if how in line]

@@ -1,4 +1,4 @@
-"""The frame of a campaign: a seed, trials, and a report of how many failed."""
+"""The base of a campaign: a seed, trials, and a report of the failures."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from pathlib import Path
 from typing import ClassVar
 
 _TRIAL_SECONDS = 300.0
-"""A trial that takes so long hangs; it is far more than any takes on a loaded machine."""
+"""A longer trial hangs; no trial takes this long, even on a loaded machine."""
 
 
 class Missed(Exception):
-    """The misfortune did not come to pass, or hit something that is not ours; the trial says nothing."""
+    """The fault did not occur, or hit a file of another program; the trial has no result."""
 
 
 class Unavailable(Exception):
-    """This machine lacks what a campaign needs."""
+    """This machine lacks a requirement of the campaign."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of a campaign.
+    """The result of a campaign.
 
     Attributes:
-        name: of the campaign.
-        seed: that repeats it.
-        trials: that said something.
-        missed: those that did not.
-        failures: number of the trial and what went wrong.
-        counts: what the trials were, and how they ended.
-        notes: what was measured.
+        name: name of the campaign.
+        seed: seed that repeats it.
+        trials: number of trials with a result.
+        missed: number of trials without a result.
+        failures: number and message of each failed trial.
+        counts: number of trials by kind and outcome.
+        notes: measurements.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Report:
         return f"{self.name}: {len(self.failures)} / {self.trials} (seed {self.seed}{missed})"
 
     def details(self) -> str:
-        """All of it, for people."""
+        """Return the full report as text."""
         lines = [f"  {count:6} {what}" for what, count in sorted(self.counts.items())]
         lines += [f"  {note}" for note in self.notes]
         lines += [
@@ -66,13 +66,13 @@ class Report:
 
 
 class Campaign(ABC):
-    """One kind of misfortune.
+    """A kind of fault.
 
     Attributes:
-        name: on the command line.
-        trials: of the long form.
-        at_once: how many trials run side by side, on one event loop.
-        report: being made.
+        name: name on the command line.
+        trials: number of trials in the long form.
+        at_once: number of concurrent trials, on one event loop.
+        report: report of the current run.
     """
 
     name: ClassVar[str]
@@ -82,26 +82,26 @@ class Campaign(ABC):
 
     @abstractmethod
     async def prepare(self, folder: Path) -> None:
-        """Makes what all trials need, before the first; ``folder`` stays until the end.
+        """Prepare what all trials share; ``folder`` stays until the end.
 
         Raises:
-            Unavailable: something is not there that no trial can do without.
+            Unavailable: A requirement of every trial is missing.
         """
 
     @abstractmethod
     async def trial(self, choose: random.Random, folder: Path) -> None:
-        """Tries once, in an empty folder that is named by the number of the trial.
+        """Run one trial, in an empty folder with the number of the trial as its name.
 
         Raises:
-            AssertionError: something was lost, or something bad was published.
-            Missed: nothing can be said.
+            AssertionError: A rule of the campaign is broken.
+            Missed: The trial has no result.
         """
 
     def finish(self) -> None:  # noqa: B027
-        """Checks what only all trials together can show; raises AssertionError."""
+        """Check rules that concern all trials together; raises AssertionError."""
 
     async def close(self) -> None:  # noqa: B027
-        """Undoes what `prepare` did."""
+        """Release the resources of `prepare`."""
 
 
 async def run(
@@ -113,20 +113,20 @@ async def run(
     seconds: float | None = None,
     on_trial: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Runs trials, each with its own choices, which depend on seed and number alone.
+    """Run trials; the choices of each depend only on the seed and its number.
 
     Args:
-        campaign: what to try.
-        seed: of the choices.
-        trials: how many.
-        only: the number of the one trial to repeat.
-        seconds: begin no further trial after so long.
-        on_trial: told after each trial.
+        campaign: campaign to run.
+        seed: seed of the choices.
+        trials: number of trials.
+        only: number of a single trial to repeat.
+        seconds: time after which no further trial starts.
+        on_trial: function called after each trial.
 
     Raises:
-        Unavailable: there can be no trial.
+        Unavailable: A requirement of every trial is missing.
     """
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # that clients die is what is wanted
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # clients are meant to die
     report = campaign.report = Report(campaign.name, seed)
     began = time.monotonic()
     base = Path(tempfile.mkdtemp(prefix="fastpull-campaign-"))
@@ -169,6 +169,6 @@ async def _try(campaign: Campaign, number: int, folder: Path) -> None:
         return
     except AssertionError as error:
         report.failures.append((number, str(error) or traceback.format_exc(limit=-1)))
-    except Exception as error:  # noqa: BLE001  # a pull that should have succeeded, or hung: the campaign goes on
+    except Exception as error:  # noqa: BLE001  # record a failed or hanging pull and continue the campaign
         report.failures.append((number, f"{error!r}\n{traceback.format_exc(limit=-4)}"))
     report.trials += 1

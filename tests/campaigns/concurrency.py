@@ -1,4 +1,4 @@
-"""Company: many processes, one image, one cache, a collection that never rests, deaths, and who takes over."""
+"""Concurrency: many processes, one image, one cache, continuous garbage collection, deaths and hand-over."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _NOISE = (10 << 20, 2 << 20)
 _RATE = 20 << 20
 _OVERHEAD = 1.02
 _LOST_OF_A_DEATH = 12 << 20
-"""What may have been on the wire: a batch and a receive buffer of each connection, of three blobs."""
+"""Bytes in flight at a death: a batch and a receive buffer of each connection, of three blobs."""
 
 _LED = 12 << 20
 _LED_RATE = 1 << 20
-"""So slow that the leader is still at it when the last of the others has begun to wait."""
+"""Slow enough that the leader still downloads when the last follower begins to wait."""
 _FOLLOWERS = 3
 
 
 class Concurrency(Campaign):
-    """Asserts that all survivors are right, and that each blob is fetched once where nobody died.
+    """Assert that all survivors are correct, and that each blob is fetched once if no process died.
 
-    A trial is calm (nobody dies, the collection takes leftovers only), or has deaths (among them a leader's, whose
-    followers take over), or a collection that takes every blob as soon as it is there.
+    A trial is calm (no deaths; the collection removes only orphans), or has deaths (also of a leader, whose followers
+    take over), or a greedy collection that removes every blob at once.
 
     Args:
-        processes: at once.
+        processes: number of concurrent processes.
     """
 
     name = "concurrency"
@@ -58,7 +58,9 @@ class Concurrency(Campaign):
     def finish(self) -> None:
         for kind, ratios in self._ratios.items():
             mean = statistics.mean(ratios)
-            self.report.notes.append(f"{kind}: each byte was sent {mean:.3f} times, at most {max(ratios):.3f} times")
+            self.report.notes.append(
+                f"{kind}: each byte was sent {mean:.3f} times on average, at most {max(ratios):.3f} times"
+            )
 
     async def trial(self, choose: random.Random, folder: Path) -> None:
         kind = ("calm", "deaths", "greedy collection")[int(folder.name) % 3]
@@ -77,13 +79,14 @@ class Concurrency(Campaign):
         self._ratios.setdefault(kind, []).append(sent / self._subject.size)
         if kind != "greedy collection":
             most = _OVERHEAD * self._subject.size + deaths * _LOST_OF_A_DEATH
-            assert sent <= most, f"{sent} bytes of {self._subject.size} were sent, with {deaths} deaths"
+            size = self._subject.size
+            assert sent <= most, f"got {sent} bytes sent, expected at most {most:.0f} of {size}, with {deaths} deaths"
         self.report.counts[kind] += 1
         self.report.counts[f"{kind}: deaths"] += deaths
         await self._subject.recover(folder / "out", cache)
 
     async def _pulls(self, choose: random.Random, folder: Path, deaths: int) -> int:
-        """Runs all processes to their ends, and checks those that were not killed; returns how many were."""
+        """Run all processes to their ends, check the survivors, and return the number of deaths."""
         cache = str(folder / "cache")
         outputs, processes = [], []
         for number in range(self._processes):
@@ -93,21 +96,21 @@ class Concurrency(Campaign):
             outputs.append(folder / str(number) / FORMS[form])
             processes.append(await start("pull", self._subject.reference, "-o", outputs[-1], *keep, cache=cache))
         endings = [asyncio.create_task(end(process, 200)) for process in processes]
-        doomed = choose.sample(range(self._processes), deaths)
+        victims = choose.sample(range(self._processes), deaths)
         killed = 0
-        for number in doomed:
+        for number in victims:
             await self._later(choose, endings)
             killed += kill_unless_ended(processes[number], endings[number])
         for number, (ending, output) in enumerate(zip(endings, outputs, strict=True)):
             ended = await ending
-            if number not in doomed:
+            if number not in victims:
                 assert ended.code == 0, f"process {number}: exit code {ended.code}, {ended.err}"
             if output.exists():
                 self._subject.check(output)
         return killed
 
     async def _later(self, choose: random.Random, endings: list[asyncio.Task[ProcessResult]]) -> None:
-        """Waits until the registry has sent some more, or, when it has nothing to send any more, for a while."""
+        """Wait until the registry has sent more bytes, or for a short time if it has nothing to send."""
         goal, latest = self._subject.sent() + choose.randint(0, 1 << 20), time.monotonic() + choose.uniform(0.05, 1.0)
         while self._subject.sent() < goal and time.monotonic() < latest and not all(one.done() for one in endings):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -118,14 +121,14 @@ class Concurrency(Campaign):
             await asyncio.sleep(0.02)
 
 
-class HandOver(Campaign):
-    """Asserts that of those who wait for a blob one goes on within a second after its leader has died.
+class Handover(Campaign):
+    """Assert that a waiting process continues a blob within a second after the death of its leader.
 
-    The time is that from the death to the next request for the blob: it holds the taking of the lock, and the look at
-    what the leader has left.
+    The time is from the death to the next request for the blob. It includes taking the lock and reading the partial
+    blob.
 
     Args:
-        patience_seconds: how long it may take.
+        patience_seconds: maximum time of a hand-over.
     """
 
     name = "handover"
@@ -166,7 +169,7 @@ class HandOver(Campaign):
             assert ended.code == 0, ended.err
             self._subject.check(output)
         later = [one.time for one in registry.blob_requests()[asked:] if one.time > died]
-        assert later, "nobody had to take over"
+        assert later, "no process took over"
         self._seconds.append(later[0] - died)
         assert self._seconds[-1] <= self._patience_seconds, f"the hand-over took {self._seconds[-1]:.2f} s"
         self.report.counts["hand-overs"] += 1
@@ -174,4 +177,6 @@ class HandOver(Campaign):
     def finish(self) -> None:
         if self._seconds:
             median, most = statistics.median(self._seconds), max(self._seconds)
-            self.report.notes.append(f"from death to the next request: median {median:.3f} s, at most {most:.3f} s")
+            self.report.notes.append(
+                f"time from the death to the next request: median {median:.3f} s, at most {most:.3f} s"
+            )

@@ -1,4 +1,4 @@
-"""Death: SIGKILL at a random time, and at a random system call."""
+"""Crashes: SIGKILL at a random time or a random system call."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _CALLS = (
     "mkdir", "mkdirat", "mknodat", "openat", "pwrite64", "pwritev", "pwritev2", "rename", "renameat", "renameat2",
     "rmdir", "symlinkat", "sync_file_range", "syncfs", "unlink", "unlinkat", "utimensat", "write",
 )  # fmt: skip
-_NOISE = (5 << 20, 3 << 20)  # of several journal records each
+_NOISE = (5 << 20, 3 << 20)  # several journal records each
 _REUSED = 0.95
-_RATE = 30 << 20  # bytes per second and connection, so that deaths come in the midst of blobs too
+_RATE = 30 << 20  # bytes per second and connection, so that some deaths interrupt a blob
 _MAX_DEATHS = 3
 
 
 class Crash(Campaign):
-    """Asserts that the output is absent or complete, the cache clean, and what was durable is not fetched again.
+    """Assert that the output is absent or complete, the cache clean, and durable bytes are not fetched again.
 
-    A trial is up to three deaths in a row, each of a pull that resumes what the one before has left.
+    A trial has up to three consecutive deaths; each pull resumes the state left by the previous one.
     """
 
     name = "crash"
@@ -69,26 +69,31 @@ class Crash(Campaign):
                 self._subject.check(output)
             sent = self._subject.sent() - before
             most = self._subject.size - _REUSED * durable
-            assert sent <= most, f"{durable} bytes were durable, and {sent} were sent, after {how}"
+            assert sent <= most, (
+                f"got {sent} bytes sent, expected at most {most:.0f}, with {durable} durable bytes, after {how}"
+            )
             self.report.counts[f"{how}: {'published' if output.exists() else 'nothing published'}"] += 1
         durable = self._subject.durable(cache)
         fetched = await self._subject.recover(output, cache)
         most = self._subject.size - _REUSED * durable
-        assert fetched <= most, f"{durable} bytes were durable, and {fetched} were fetched, after {how}"
+        assert fetched <= most, (
+            f"got {fetched} bytes fetched, expected at most {most:.0f}, with {durable} durable bytes, after {how}"
+        )
         expected = {"cache", "log", output.name}
-        assert set(os.listdir(folder)) <= expected, f"left beside the output: {set(os.listdir(folder)) - expected}"
-        fastpull.cache.CacheManager(
-            cache
-        ).collect()  # who dies between publishing and unlocking leaves a lock file that nobody holds
-        # nobody knows whose a draft is whose owner died before naming itself
+        assert set(os.listdir(folder)) <= expected, (
+            f"unexpected files beside the output: {set(os.listdir(folder)) - expected}"
+        )
+        # a death between publishing and unlocking leaves a lock file without a holder
+        fastpull.cache.CacheManager(cache).collect()
+        # an empty draft has no known owner, because its owner died before writing its name
         drafts = {
             path for path in (cache / "v1/locks").iterdir() if path.name.startswith(".") and not path.stat().st_size
         }
         left = [str(path) for path in (cache / "v1/locks").iterdir() if path not in drafts]
-        assert not left, f"locks are left: {left}"
+        assert not left, f"lock files remain: {left}"
 
     async def _die(self, choose: random.Random, folder: Path, form: str) -> str:
-        """One pull that is killed, or ends before that; says how."""
+        """Run a pull that is killed, or ends before, and return how it was killed."""
         output, cache, sync = folder / FORMS[form], str(folder / "cache"), choose.choice([(), ("--sync",)])
         keep = choose.choice([(), ("--keep-images",)]) if form == "squashfs" else ()
         arguments: tuple[str | Path, ...] = ("pull", self._subject.reference, "-o", output, "--force", *sync, *keep)

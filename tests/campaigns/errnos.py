@@ -1,4 +1,4 @@
-"""Errors of the filesystem: single system calls that fail, disks that are too small, a limit of file sizes."""
+"""Filesystem errors: failing system calls, full disks, and a limit of file sizes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SYNCS = ("fdatasync", "fsync", "syncfs")
 _ERRORS = ("ENOSPC", "EIO", "EDQUOT")
 _OPENS = ("EMFILE", "ENOSPC", "EIO")
 _ATTEMPTS = 6
-"""Threads share their work differently each time, and so does what the n-th call of one concerns."""
+"""Attempts until the fault hits a file of the pull; threads divide their work differently in each run."""
 _CACHE, _OUTPUT = fastpull.errors.CacheError.exit_code, fastpull.errors.OutputError.exit_code
 
 
 class Errnos(Campaign):
-    """Asserts a typed error with its exit code, nothing published, and a next run that succeeds."""
+    """Assert a typed error with its exit code, nothing published, and a successful next run."""
 
     name = "errno"
     trials = 400
@@ -78,7 +78,7 @@ class Errnos(Campaign):
             ended, what, codes = await self._one_call(choose, folder, form, warm)
             how = what.partition("(")[0].split()[-1]
         self._judge(ended, what, output, codes, old=old)
-        self.report.counts[f"{how}: {'done all the same' if ended.code == 0 else f'exit code {ended.code}'}"] += 1
+        self.report.counts[f"{how}: {'succeeded' if ended.code == 0 else f'exit code {ended.code}'}"] += 1
         await self._subject.recover(output, cache)
 
     async def _one_call(
@@ -95,12 +95,12 @@ class Errnos(Campaign):
             raise Missed
         what = f"{error} for {lines[0]}"
         if call.name in _SYNCS:
-            assert ended.code != 0, f"not noticed: {what}"
+            assert ended.code != 0, f"the failed sync was ignored: {what}"
         codes = {_CACHE if f"{folder}/cache" in line else _OUTPUT for line in lines}
         return ended, what, codes
 
     async def _known_calls(self, form: str, warm: bool) -> dict[str, list[Call]]:
-        """What there is to go wrong, found by watching a pull."""
+        """Return the calls of a pull, recorded once."""
         if (form, warm) not in self._calls:
             folder = self._shared / f"{form}-{warm}"
             folder.mkdir()
@@ -113,7 +113,7 @@ class Errnos(Campaign):
         return self._calls[form, warm]
 
     async def _small_disk(self, choose: random.Random, folder: Path, form: str) -> None:
-        """A disk that takes some of it, under the cache, the output or both."""
+        """Pull with the cache, the output or both on a disk that is too small."""
         disk, size = folder / "disk", int(2 ** choose.uniform(15, math.log2(12 << 20)))
         disk.mkdir()
         cache_on_it, output_on_it = choose.choice([(True, False), (False, True), (True, True)])
@@ -125,7 +125,7 @@ class Errnos(Campaign):
             ended = await run("pull", self._subject.reference, "-o", output, *_sync(choose), cache=str(cache))
             codes = {_CACHE} if not output_on_it else {_OUTPUT} if not cache_on_it else {_CACHE, _OUTPUT}
             self._judge(ended, f"a disk of {size} bytes, {cache_on_it=}, {output_on_it=}", output, codes, old=False)
-            self.report.counts[f"disk: {'it was large enough' if ended.code == 0 else f'exit code {ended.code}'}"] += 1
+            self.report.counts[f"disk: {'large enough' if ended.code == 0 else f'exit code {ended.code}'}"] += 1
             await asyncio.to_thread(subprocess.check_call, ["mount", "-o", "remount,size=64m", disk])
             await self._subject.recover(output, cache)
         finally:
@@ -137,8 +137,10 @@ class Errnos(Campaign):
         if ended.code == 0:
             self._subject.check(output)
             return
-        assert ended.code in codes, f"not exit code {codes} {where}"
-        assert re.search(r"^fastpull: error: (cache|output): [^:]+.*: \S+", ended.err, re.MULTILINE), f"unclear {where}"
+        assert ended.code in codes, f"expected an exit code of {codes}, {where}"
+        assert re.search(r"^fastpull: error: (cache|output): [^:]+.*: \S+", ended.err, re.MULTILINE), (
+            f"unclear message {where}"
+        )
         if old:
             assert is_old(output), f"the old output is gone {where}"
         else:

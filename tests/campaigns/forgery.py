@@ -1,4 +1,4 @@
-"""Forged files in a cache: an index, a seal, a journal and the like as somebody else has made them."""
+"""Forged cache files: indexes, blob metadata, journals and others with hostile content."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _VALUES: tuple[Any, ...] = (
 
 
 class Forgery(Campaign):
-    """Asserts that a pull makes the right tree or a typed error in time, and that listings and care go on.
+    """Assert that a pull gives the right tree or a typed error in time, and that listings and maintenance continue.
 
-    Nothing outside the cache is touched: a canary beside it shows that.
+    A canary beside the cache shows that nothing outside of it changes.
     """
 
     name = "forgery"
@@ -78,7 +78,7 @@ class Forgery(Campaign):
             async with fastpull.Client(Settings(cache=str(self._torn), workers=2)) as client:
                 await client.pull(self._reference, folder / "none")
         self._registry.faults.clear()
-        self._owner = subprocess.run(  # noqa: ASYNC221  # nothing else runs yet
+        self._owner = subprocess.run(  # noqa: ASYNC221  # no other task runs yet
             [sys.executable, "-c", _DEAD], check=True, stdout=subprocess.PIPE
         ).stdout
         self._canary.mkdir()
@@ -96,7 +96,7 @@ class Forgery(Campaign):
         is_torn = kind in ("journal", "lock")
         ignored = None if kind in ("image seal", "pin") else shutil.ignore_patterns("*.sqsh", "*.sqsh.seal")
         shutil.copytree(self._torn if is_torn else self._full, cache, ignore=ignored)
-        path = self._place(choose, kind, cache / "v1")
+        path = self._pick_file(choose, kind, cache / "v1")
         how = self._forge(choose, kind, path)
         what = f"{kind}, {how}: {path.relative_to(cache)}"
         self.report.counts[f"{kind}, {how}"] += 1
@@ -107,12 +107,12 @@ class Forgery(Campaign):
             error.add_note(what)
             raise
         found = look(self._canary)
-        assert found == self._untouched, f"something outside the cache was touched: {what}"
+        assert found == self._untouched, f"a file outside the cache changed: {what}"
 
     async def _use(self, choose: random.Random, cache: Path, output: Path) -> None:
         before = choose.random() < 0.5
         if before:
-            self._care(cache)
+            self._maintain(cache)
         settings = Settings(cache=str(cache), workers=2, pull=choose.choice(["always", "missing"]))
         try:
             async with asyncio.timeout(_PULL_SECONDS), fastpull.Client(settings) as client:
@@ -122,17 +122,17 @@ class Forgery(Campaign):
         else:
             self._check(output)
         if not before:
-            self._care(cache)
+            self._maintain(cache)
 
     def _check(self, output: Path) -> None:
         if output.is_dir():
             found: dict[bytes, FoundEntry] = look(output)
             wrong = [path for path in {**found, **self._tree} if found.get(path) != self._tree.get(path)]
-            assert not wrong, f"{len(wrong)} paths are wrong, such as {wrong[0]!r}"
+            assert not wrong, f"{len(wrong)} paths differ, such as {wrong[0]!r}"
         else:
-            assert output.read_bytes() == self._squashfs, "the squashfs image is another"
+            assert output.read_bytes() == self._squashfs, "the squashfs image differs"
 
-    def _care(self, cache: Path) -> None:
+    def _maintain(self, cache: Path) -> None:
         for arguments in (*_LISTINGS, ["cache", "verify"], ["cache", "gc", "--max-age", "365d"]):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(pytest.MonkeyPatch.context()).setenv("FASTPULL_CACHE", str(cache))
@@ -140,7 +140,7 @@ class Forgery(Campaign):
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
                 main(arguments)
 
-    def _place(self, choose: random.Random, kind: str, store: Path) -> Path:
+    def _pick_file(self, choose: random.Random, kind: str, store: Path) -> Path:
         if kind == "lock":
             partial = choose.choice(sorted(store.glob("partial/*/*/journal")))
             path = store / "locks" / f"sha256-{partial.parent.name}"
@@ -159,31 +159,34 @@ class Forgery(Campaign):
     # --- forging
 
     def _forge(self, choose: random.Random, kind: str, path: Path) -> str:
-        """Change a file; return how."""
+        """Change a file, and return how."""
         make = {"index": _forged_index, "journal": _forged_journal}.get(kind, _forged_line)
         ways: dict[str, Callable[[], None]] = {
             "forged": lambda: _replace(path, make(choose, path.read_bytes())),
             "flipped": lambda: _replace(path, _flipped(choose, path.read_bytes())),
             "cut": lambda: _replace(path, path.read_bytes()[: choose.randrange(path.stat().st_size)]),
             "grown": lambda: _replace(path, path.read_bytes() + choose.randbytes(choose.choice([1, 31, 32, 5000]))),
-            "not a file": lambda: self._plant(choose, path),
+            "not a file": lambda: self._replace_by_special(choose, path),
         }
         way = choose.choices(sorted(ways), [1, 1, 10, 1, 3])[0]
         ways[way]()
         return way
 
-    def _plant(self, choose: random.Random, path: Path) -> None:
+    def _replace_by_special(self, choose: random.Random, path: Path) -> None:
         path.unlink()
 
         def bind() -> None:
-            with socket.socket(socket.AF_UNIX) as made, contextlib.suppress(OSError):  # a path may be too long
+            with (
+                socket.socket(socket.AF_UNIX) as made,
+                contextlib.suppress(OSError),
+            ):  # the path may be too long for a socket
                 made.bind(str(path))
 
         def endless() -> None:
             path.write_bytes(b"")
             os.truncate(path, 1 << 40)
 
-        plants: list[Callable[[], object]] = [
+        specials: list[Callable[[], object]] = [
             lambda: os.mkfifo(path),
             path.mkdir,
             bind,
@@ -195,8 +198,8 @@ class Forgery(Campaign):
             lambda: os.link(self._canary / "file", path),
         ]
         if os.geteuid() == 0:
-            plants.append(lambda: os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5)))
-        choose.choice(plants)()
+            specials.append(lambda: os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5)))
+        choose.choice(specials)()
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -213,7 +216,7 @@ def _flipped(choose: random.Random, content: bytes) -> bytes:
 
 
 def _forged_line(choose: random.Random, content: bytes) -> bytes:
-    """A line of JSON with a hostile value somewhere, and the right fingerprint."""
+    """Return a line of JSON with a hostile value and a correct fingerprint."""
     value = json.loads(content.partition(b"\n")[0])
     for _ in range(choose.choice([1, 1, 2])):
         value = _with_hostile_value(choose, value)
@@ -223,7 +226,7 @@ def _forged_line(choose: random.Random, content: bytes) -> bytes:
 
 
 def _with_hostile_value(choose: random.Random, value: Any) -> Any:
-    """A copy of a value of JSON in which one part is another."""
+    """Return a copy of a JSON value with one part replaced."""
     if not isinstance(value, dict | list) or not value or choose.random() < 0.1:
         return choose.choice(_VALUES)
     key = choose.choice(sorted(value) if isinstance(value, dict) else range(len(value)))
@@ -238,7 +241,7 @@ def _with_hostile_value(choose: random.Random, value: Any) -> Any:
 
 
 def _forged_index(choose: random.Random, content: bytes) -> bytes:
-    """An index with hostile columns or a hostile head, and the right fingerprint."""
+    """Return an index with hostile columns or a hostile header and a correct fingerprint."""
     magic, head_line, body = content[:-8].split(b"\n", 2)
     head, at = json.loads(head_line), 0
     columns = list[bytearray]()
@@ -246,7 +249,7 @@ def _forged_index(choose: random.Random, content: bytes) -> bytes:
         columns.append(bytearray(body[at : at + length]))
         at += length
     for _ in range(choose.choice([1, 1, 1, 2, 4])):
-        _spoil(choose, head, columns)
+        _corrupt(choose, head, columns)
     if choose.random() < 0.8:
         head["columns"] = list(map(len, columns))
     elif choose.random() < 0.5:
@@ -256,21 +259,21 @@ def _forged_index(choose: random.Random, content: bytes) -> bytes:
     return made + xxhash.xxh3_64_digest(made)
 
 
-def _spoil(choose: random.Random, head: dict[str, Any], columns: list[bytearray]) -> None:
+def _corrupt(choose: random.Random, head: dict[str, Any], columns: list[bytearray]) -> None:
     filled = [column for column in columns if column]
     column = choose.choice(filled)
     match choose.randrange(6):
         case 0:
             column[choose.randrange(len(column))] ^= 1 << choose.randrange(8)
-        case 1:  # a hostile number
+        case 1:  # an extreme number
             size = choose.choice([1, 2, 4, 8])
             at = choose.randrange(len(column) // size) * size if len(column) >= size else 0
             column[at : at + size] = choose.choice([b"\0", b"\xff", b"\x7f"]) * size
-        case 2:  # another length
+        case 2:  # a shorter column
             del column[choose.randrange(len(column)) :]
         case 3:
             column += choose.randbytes(choose.choice([1, 4, 8, 1000]))
-        case 4:  # hostile names, of the same length
+        case 4:  # hostile names of the same length
             paths = columns[choose.choice([8, 10])]
             name = choose.choice([b"../", b"/", b"//", b"..", b"\0", b".wh.", b".wh..wh..opq", b"./", b"\xff\n"])
             at = choose.randrange(max(1, len(paths)))
@@ -281,7 +284,7 @@ def _spoil(choose: random.Random, head: dict[str, Any], columns: list[bytearray]
 
 
 def _forged_journal(choose: random.Random, content: bytes) -> bytes:
-    """A journal with hostile records and right fingerprints."""
+    """Return a journal with hostile records and correct fingerprints."""
     records = parse_records(content, 1 << 62)
     hostile = (0, 1, RECORD_SIZE, 1 << 20, 1 << 31, 1 << 63, (1 << 64) - 1)
     for _ in range(choose.choice([1, 2, 5])):

@@ -1,4 +1,4 @@
-"""Power cuts: what was not written back is gone, and the machine boots again."""
+"""Power cuts: unwritten data is lost, and the machine boots again."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _BOOT = """mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@" """
 
 
 class PowerCut(Campaign):
-    """Asserts that after a cut nothing wrong is believed, the next pull needs no help, and a synced one is all there.
+    """Assert that after a cut no wrong data is trusted, the next pull needs no help, and synced data is complete.
 
-    A trial is one or two boots of a disk that has cache and output on it. Each boot has a boot id of its own, and ends
-    with a cut: in the midst of a pull or a warming, with or without ``--sync``, or soon after it.
+    A trial has one or two boots of a disk with cache and output. Each boot has its own boot id, and ends with a cut
+    during or shortly after a pull or a warm, with or without ``--sync``.
     """
 
     name = "powercut"
@@ -38,7 +38,7 @@ class PowerCut(Campaign):
     async def prepare(self, folder: Path) -> None:
         self._registry = await FaultyRegistry().__aenter__()
         if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
-            raise Unavailable("a disk of its own needs root, and mkfs.ext4")
+            raise Unavailable("a separate disk needs root and mkfs.ext4")
         self._disk = Disk(folder)
         try:
             self._disk.format()
@@ -46,7 +46,7 @@ class PowerCut(Campaign):
             self._disk.cut(DiskCut.ALL)
             self._disk.unmount()
         except (OSError, subprocess.CalledProcessError) as error:
-            raise Unavailable(f"this kernel mounts no disk whose power can be cut ({error})") from error
+            raise Unavailable(f"this kernel cannot cut the power of a disk ({error})") from error
         self._subject = Subject(self._registry, 4, _NOISE)
         await self._subject.prepare(folder)
         self._registry.faults = [slow(_RATE)]
@@ -75,7 +75,7 @@ class PowerCut(Campaign):
             await asyncio.to_thread(self._disk.unmount)
 
     async def _boot(self, choose: random.Random, folder: Path, form: str, output: Path) -> None:
-        """One boot: a pull, a cut, and what can be seen of it afterwards."""
+        """Run one boot: a pull, a cut, and checks of the disk."""
         sync, what, under = choose.random() < 0.5, choose.choice(list(DiskCut)), _booted(folder)
         before = self._state(output)
         if choose.random() < 0.2:
@@ -95,7 +95,7 @@ class PowerCut(Campaign):
         await self._registry.quiet()
         await asyncio.to_thread(self._disk.unmount)
         await asyncio.to_thread(self._disk.mount, choose.choice(("data=ordered", "data=writeback")))
-        self._check_seals()
+        self._check_metadata()
         after = self._state(output)
         if sync:
             self._check_synced(form, before, after, is_done)
@@ -103,26 +103,30 @@ class PowerCut(Campaign):
         self.report.counts[how if form == "cache" else f"{how}: {after}"] += 1
 
     async def _pass(self, choose: random.Random, seconds: float) -> None:
-        """Lets time pass, in which the kernel may write back what there is."""
+        """Wait, with or without a write-back of dirty pages."""
         share = choose.random()
         await asyncio.sleep(share * seconds)
         if choose.random() < 0.5:
             await asyncio.to_thread(self._disk.settle)
         await asyncio.sleep((1 - share) * seconds)
 
-    def _check_seals(self) -> None:
+    def _check_metadata(self) -> None:
         for path in Path(self._cache).glob("v1/blobs/*/*.seal"):
-            seal, blob = BlobMetadata.from_bytes(path.read_bytes()), path.with_suffix("")
-            if seal is not None and seal.synced and blob.exists():
+            metadata, blob = BlobMetadata.from_bytes(path.read_bytes()), path.with_suffix("")
+            if metadata is not None and metadata.synced and blob.exists():
                 digest = fastpull.Digest(blob.parent.name, blob.name)
-                assert fastpull.Digest.of(blob.read_bytes()) == digest, f"a seal vouches for a wrong blob: {blob.name}"
+                assert fastpull.Digest.of(blob.read_bytes()) == digest, (
+                    f"metadata vouches for a wrong blob: {blob.name}"
+                )
 
     def _check_synced(self, form: str, before: str, after: str, is_done: bool) -> None:
         if not is_done:
-            assert form == "cache" or after in (before, "right"), f"the output was {before}, and is {after}"
+            assert form == "cache" or after in (before, "right"), (
+                f"got an output that is {after}, expected {before} or right"
+            )
             return
-        assert form == "cache" or after == "right", f"the synced output is {after}"
-        assert self._subject.durable(Path(self._cache)) == self._subject.size, "synced blobs are gone"
+        assert form == "cache" or after == "right", f"got a synced output that is {after}, expected right"
+        assert self._subject.durable(Path(self._cache)) == self._subject.size, "synced blobs are missing"
         found = fastpull.cache.CacheManager(self._cache).verify(dry_run=True)
         assert not found.corrupt, f"{len(found.corrupt)} synced blobs are wrong"
 
@@ -138,18 +142,18 @@ class PowerCut(Campaign):
         return "right"
 
     async def _recover(self, choose: random.Random, folder: Path, output: Path) -> None:
-        """The next boot: nothing is believed that might be torn, and no help is needed."""
+        """Boot again, and check that no torn data is trusted and that no help is needed."""
         under = _booted(folder)
         if choose.random() < 0.5:
             ended = await run("warm", self._subject.reference, cache=self._cache, under=under)
             assert ended.code == 0, ended.err
             found = fastpull.cache.CacheManager(self._cache).verify(dry_run=True)
-            assert not found.corrupt, f"{len(found.corrupt)} blobs of an earlier boot were believed, and are wrong"
+            assert not found.corrupt, f"{len(found.corrupt)} wrong blobs of an earlier boot were trusted"
         pulling = ("pull", self._subject.reference, "-o", output)
         if os.path.lexists(output):
             ended = await run(*pulling, cache=self._cache, under=under)
             assert ended.code in (0, 31), ended.err
-            assert ended.code == 31 or self._state(output) == "right", "a torn output was believed"
+            assert ended.code == 31 or self._state(output) == "right", "a torn output was trusted"
         ended = await run(*pulling, "--force", cache=self._cache, under=under)
         assert ended.code == 0, ended.err
         await self._subject.recover(output, Path(self._cache))
@@ -160,7 +164,7 @@ class PowerCut(Campaign):
 
 
 def _booted(folder: Path) -> tuple[str, ...]:
-    """The command under which a process believes that the machine has just booted."""
+    """Return the command that gives a process a new boot id."""
     boot_id = folder / f"boot-{uuid.uuid4()}"
     boot_id.write_text(f"{uuid.uuid4()}\n")
     return ("unshare", "--mount", "sh", "-c", _BOOT, str(boot_id))

@@ -1,4 +1,4 @@
-"""One blob of several is refused for good, a few milliseconds after it was asked for: the pull ends, and soon."""
+"""Refusals: one blob is refused for good, milliseconds after its request, and the pull ends soon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REFUSALS: dict[str, tuple[Fault, type[FastpullError]]] = {
 
 
 class Refusal(Campaign):
-    """Asserts that a pull ends with the error of the refusal, within a time limit, and publishes nothing."""
+    """Assert that a pull ends in time with the error of the refusal, and publishes nothing."""
 
     name = "refusal"
     trials = 2400

@@ -1,4 +1,4 @@
-"""A registry that answers a share of all requests wrongly, or all of them, in every way that is known."""
+"""A registry that gives wrong responses to a share of the requests, or to all, in every known way."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _SHARE = 0.05
 _OVERHEAD = 1.05
 _PATIENCE_SECONDS = 30.0
 _ON_THE_WIRE = 4 << 20
-"""What a pull that fails, or a host that forgets what ranges are, may lose of the other connections' answers."""
+"""Bytes in flight on other connections, lost when a pull fails or a host ignores ranges."""
 
 
 class Registry(Campaign):
-    """Asserts right bytes, little traffic, and no request within a pause that was asked for.
+    """Assert right bytes, bounded traffic, and no request during a requested pause.
 
-    Traffic is what right answers carry, counted as it is sent. A wrong answer wastes what it carries itself; wrong
-    bytes of the right length waste the blob that they spoil; a lie (a wrong total, a 404 for what is there) ends the
-    pull, which is then begun again. Those are not held against the client; all else is.
+    Traffic counts the bytes of correct responses as they are sent. These bytes are not counted against the client:
+    those of a wrong response itself, the blob damaged by wrong bytes of the right length, and a pull ended by a lie (a
+    wrong total, or a 404 for existing content), which the trial repeats.
     """
 
     name = "registry"
     trials = 1000
-    at_once = 12  # most of a trial is waiting
+    at_once = 12  # a trial mostly waits
 
     async def prepare(self, folder: Path) -> None:
         self._patches: list[Any] = [
-            mock.patch.object(download, "FIRST_RANGE", MIB),  # many requests for few bytes
+            mock.patch.object(download, "FIRST_RANGE", MIB),  # small ranges give many requests
             mock.patch.object(AdaptiveConcurrency, "max_range", MIB),
         ]
         for patch in self._patches:
@@ -68,7 +68,7 @@ class Registry(Campaign):
         subject = self._subject.served_by(registry)
         repeated = 0
         settings = Settings(cache=str(cache), workers=2, access=Access(timeout=5))
-        async with fastpull.Client(settings) as client:  # one, which knows of all pauses
+        async with fastpull.Client(settings) as client:  # a single client, which knows all pauses
             while True:
                 lied = registry.lied
                 try:
@@ -91,20 +91,20 @@ class Registry(Campaign):
         self._requests += len(registry.asked)
         self._wrong += registry.happened.total()
         self.report.counts.update(registry.happened)
-        self.report.counts["(pulls begun again after a lie)"] += repeated
+        self.report.counts["(pulls repeated after a lie)"] += repeated
 
     def finish(self) -> None:
         self.report.notes.append(
-            f"{self._requests} requests, {self._wrong} wrong answers; {self._right:.0f} bytes were"
-            f" sent of images of {self._size:.0f}, {self._right / self._size:.3f} times as many"
+            f"{self._requests} requests, {self._wrong} wrong responses; {self._right:.0f} bytes sent"
+            f" for images of {self._size:.0f}, a ratio of {self._right / self._size:.3f}"
         )
-        assert self._right <= self._allowed, f"{self._right} bytes were sent, at most {self._allowed} are allowed"
+        assert self._right <= self._allowed, f"got {self._right:.0f} bytes sent, expected at most {self._allowed:.0f}"
 
 
 class Permanent(Campaign):
-    """Asserts that a pull that meets one fault again and again ends soon, with the error that says so.
+    """Assert that a pull with one permanent fault ends soon, with the matching error.
 
-    A trial is one fault; some do not keep a pull from its end.
+    A trial is one fault; a pull succeeds despite some of them.
     """
 
     name = "permanent"

@@ -1,4 +1,4 @@
-"""Sameness: whatever a pull begins with, and however many work on it, its squashfs image has the same bytes."""
+"""Reproducibility: the squashfs image has the same bytes for any initial cache and any number of workers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NOISE = (3 << 20, 1 << 20)
 
 
 class Sameness(Campaign):
-    """Asserts that every image is that of the first pull, byte for byte.
+    """Assert that every image equals that of the first pull byte for byte.
 
-    A trial is a pull into an empty cache, from a full one, or from one with halves of blobs, by 1, 2 or 8 workers.
+    A trial is a pull from an empty cache, a full one, or one with partial blobs, by 1, 2 or 8 workers.
     """
 
     name = "sameness"

@@ -1,4 +1,4 @@
-"""The image that is pulled again and again, and what it has to become."""
+"""The image of all trials, and the output expected from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOTFS = ("bin", "etc", "usr")
 
 
 def make_old(output: Path) -> None:
-    """Puts something at an output that ``--force`` replaces: a file, or a root filesystem."""
+    """Create an output that ``--force`` replaces: a file, or a root filesystem."""
     if output.name == FORMS["squashfs"]:
         output.write_bytes(_OLD)
         return
@@ -34,19 +34,19 @@ def make_old(output: Path) -> None:
 
 
 def is_old(output: Path) -> bool:
-    """Whether what `make_old` has made is still there."""
+    """Return whether the output of `make_old` is unchanged."""
     if output.is_dir():
         return sorted(os.listdir(output)) == sorted(_ROOTFS)
     return output.is_file() and output.read_bytes() == _OLD
 
 
 class Subject:
-    """The demonstration's image in a registry, and what a calm pull makes of it.
+    """The demo image in a registry, and the outputs of an undisturbed pull.
 
     Args:
-        registry: that has it.
-        mebibytes: of file content.
-        noise: sizes of layers of a file of random bytes, which come on top.
+        registry: registry that receives the image.
+        mebibytes: size of the file content.
+        noise: sizes of additional layers, each with a file of random bytes.
     """
 
     def __init__(self, registry: FaultyRegistry, mebibytes: int, noise: tuple[int, ...] = ()) -> None:
@@ -63,7 +63,7 @@ class Subject:
         self._squashfs = b""
 
     def served_by(self, registry: FaultyRegistry) -> Subject:
-        """The same, in another registry."""
+        """Return a copy of this subject in another registry."""
         registry.blobs.update(self.registry.blobs)
         registry.manifests.update(self.registry.manifests)
         found = copy(self)
@@ -72,40 +72,40 @@ class Subject:
 
     @property
     def size(self) -> int:
-        """Of all layers, as they are sent."""
+        """Return the compressed size of all layers."""
         return sum(self.sizes.values())
 
     def sent(self) -> int:
-        """How many bytes of layers the registry has sent so far."""
+        """Return the number of layer bytes sent so far."""
         return sum(self.registry.sent[digest] for digest in self.sizes)
 
     async def prepare(self, folder: Path) -> None:
-        """Pulls once in peace."""
+        """Pull once without faults."""
         for name in FORMS.values():
             await self.pull(folder / name, folder / "cache")
         self._tree = look(folder / "out")
         self._squashfs = (folder / "out.sqsh").read_bytes()
 
     async def pull(self, output: Path, cache: Path, *, workers: int = 2, access: Access = DEFAULT_ACCESS) -> None:
-        """Pulls in this process, over what is there."""
+        """Pull in this process, and replace an existing output."""
         async with fastpull.Client(Settings(cache=str(cache), workers=workers, access=access)) as client:
             await self.pull_with(client, output)
 
     async def pull_with(self, client: fastpull.Client, output: Path) -> None:
-        """Pulls with a client, over what is there."""
+        """Pull with a client, and replace an existing output."""
         await client.pull(self.reference, fastpull.sink_for(str(output), force=True))
 
     def check(self, output: Path) -> None:
-        """Asserts that an output is complete and right."""
+        """Assert that an output is complete and correct."""
         if output.is_dir():
             found = look(output)
             wrong = [path for path in {**found, **self._tree} if found.get(path) != self._tree.get(path)]
-            assert not wrong, f"{len(wrong)} paths are wrong, such as {wrong[0]!r}"
+            assert not wrong, f"{len(wrong)} paths differ, such as {wrong[0]!r}"
         else:
-            assert output.read_bytes() == self._squashfs, "the squashfs image is another"
+            assert output.read_bytes() == self._squashfs, "the squashfs image differs"
 
     def durable(self, cache: Path) -> int:
-        """How many bytes of the layers a cache holds: whole blobs, and ranges that stand in a journal."""
+        """Return the number of layer bytes in a cache: whole blobs, and ranges in journals."""
         scratch, total = bytearray(1 << 20), 0
         for digest, size in self.sizes.items():
             algorithm, _, encoded = digest.partition(":")
@@ -123,7 +123,7 @@ class Subject:
         return total
 
     async def recover(self, output: Path, cache: Path) -> int:
-        """Asserts that a cache is clean, and that the next pull needs no help; returns how many bytes that fetched."""
+        """Assert a clean cache and a successful next pull, and return the number of bytes it fetched."""
         if (cache / "v1").exists():
             found = fastpull.cache.CacheManager(cache).verify(dry_run=True)
             assert found.is_sound, f"the cache is not clean: {found}"
@@ -131,11 +131,11 @@ class Subject:
         await self.pull(output, cache)
         self.check(output)
         stray = [name for name in os.listdir(output.parent) if ".fastpull-" in name]
-        assert not stray, f"left beside the output: {stray}"
+        assert not stray, f"unexpected files beside the output: {stray}"
         found = fastpull.cache.CacheManager(cache).verify()
-        assert found.is_sound, f"the cache is not clean afterwards: {found}"
+        assert found.is_sound, f"the cache is not clean after the pull: {found}"
         usage = fastpull.cache.CacheManager(cache).usage()
-        assert usage.partial == 0, f"{usage.partial} unfinished blobs are left"
+        assert usage.partial == 0, f"{usage.partial} partial blobs remain"
         return self.sent() - before
 
 

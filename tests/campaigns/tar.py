@@ -1,4 +1,4 @@
-"""Archives by chance, read by both scanners, GNU tar and Python's tarfile: they agree, or the archive is refused."""
+"""Random archives, read by both scanners, GNU tar and Python's tarfile, which have to agree or refuse."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.support.engines import NATIVE, REFERENCE, scan
 from tests.support.tarreaders import ReaderRefused, TarMember, by_gnu_tar, by_scanner, by_tarfile
 
 _ODDITIES = (0.0, 0.0, 0.03, 0.1)
-_MAX_SIZE = 1 << 24  # of a file with its holes, which readers write out
+_MAX_SIZE = 1 << 24  # of a file including its holes, which the other readers write out
 
 
 class TarSubject(Campaign):
-    """Asserts that what is accepted is what other readers see, and that nothing well-formed is refused."""
+    """Assert that accepted archives match the other readers, and that no valid archive is refused."""
 
     name = "tar"
     trials = 20_000
-    at_once = 2  # one reads in this process while the other waits for GNU tar
+    at_once = 2  # one trial scans here while the other waits for GNU tar
 
     async def prepare(self, folder: Path) -> None:
         pass
@@ -34,24 +34,24 @@ class TarSubject(Campaign):
 
 
 def verdict(data: bytes, chunk: int, *, is_sound: bool) -> str:
-    """Reads an archive with all readers.
+    """Read an archive with all readers.
 
     Args:
-        data: the archive.
-        chunk: bytes that the native scanner gets at a time.
-        is_sound: whether every writer's rules were kept: then nobody refuses it.
+        data: bytes of the archive.
+        chunk: size of the chunks for the native scanner.
+        is_sound: whether the archive is valid, so that no reader may refuse it.
 
     Returns:
-        How it ended, for the report.
+        The outcome, for the report.
 
     Raises:
-        AssertionError: readers differ, and there is no reason for it in `_reason`.
-        Missed: a file is too large to be compared.
+        AssertionError: The readers differ without a known reason; see `_reason`.
+        Missed: A file is too large for a comparison.
     """
     native, reference = scan(NATIVE, data, chunk), scan(REFERENCE, data)
     assert native.verdict == reference.verdict, f"engines differ: {native.fault!r}, {reference.fault!r}"
     if native.fault:
-        assert not is_sound, f"a sound archive is refused: {native.fault!r} at {native.offset}"
+        assert not is_sound, f"a valid archive is refused: {native.fault!r} at {native.offset}"
         return "refused"
     if native.index.sizes and max(native.index.sizes) > _MAX_SIZE:
         raise Missed
@@ -60,21 +60,21 @@ def verdict(data: bytes, chunk: int, *, is_sound: bool) -> str:
         try:
             theirs = read(data)
         except ReaderRefused as error:
-            assert not is_sound, f"a sound archive is refused by {name}: {error}"
+            assert not is_sound, f"a valid archive is refused by {name}: {error}"
             endings.append(f"{name} refuses")
             continue
         if theirs == ours:
             endings.append(f"{name} agrees")
         else:
             reason = _reason(ours, theirs) if name == "tarfile" and endings == ["GNU tar agrees"] else None
-            assert reason, f"{name} reads {_text(theirs)}, and we {_text(ours)}"
+            assert reason, f"got {_text(ours)}, expected as {name}: {_text(theirs)}"
             endings.append(f"{name} {reason}")
-    assert any(ending.endswith("agrees") for ending in endings), f"nobody else reads {_text(ours)}"
+    assert any(ending.endswith("agrees") for ending in endings), f"no other reader agrees with: {_text(ours)}"
     return "accepted, " + ", ".join(endings)
 
 
 def _reason(ours: Sequence[TarMember], theirs: Sequence[TarMember]) -> str | None:
-    """Where tarfile alone reads something else, with a reason."""
+    """Return the known reasons for a difference of tarfile alone, or None."""
     if len(ours) != len(theirs):
         return None
     reasons = set()

@@ -14,7 +14,7 @@ import pytest
 from fastpull.registry.http.retry import Backoff
 from tests.campaigns.bitrot import BitRot
 from tests.campaigns.campaign import Campaign, Missed, Unavailable, run
-from tests.campaigns.concurrency import Concurrency, HandOver
+from tests.campaigns.concurrency import Concurrency, Handover
 from tests.campaigns.crash import Crash
 from tests.campaigns.errnos import Errnos
 from tests.campaigns.forgery import Forgery
@@ -66,7 +66,7 @@ async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> No
 
 
 async def test_who_waits_goes_on_soon_after_the_leader_s_death() -> None:
-    await short(HandOver(patience_seconds=5.0), 1)
+    await short(Handover(patience_seconds=5.0), 1)
 
 
 async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:

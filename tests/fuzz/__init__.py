@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of the native stage and of the parsers. See ``docs/testing.md``."""
+"""Coverage-guided fuzzing of the native extension and of the parsers. See ``docs/testing.md``."""

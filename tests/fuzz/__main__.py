@@ -1,4 +1,4 @@
-"""``make fuzz``: fuzzes each target in a process of its own, and keeps what it finds."""
+"""``make fuzz``: fuzz each target in a separate process, and keep the findings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NAMES = ("archive", "reference", "manifest", "content-range")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("make fuzz", description="Coverage-guided fuzzing of what reads foreign bytes.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all without one")
-    parser.add_argument("--seconds", type=float, default=60, help="for each (%(default)s)")
-    parser.add_argument("--seed", type=int, help="of the choices; by default a new one")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, each with a seed of its own (%(default)s)")
-    parser.add_argument("--keep", action="store_true", help="write the inputs that were found to tests/fuzz/corpus")
-    parser.add_argument("--input", metavar="FILE", help="run this input alone, such as one that was found")
+    parser = argparse.ArgumentParser("make fuzz", description="Fuzz the native extension and the parsers by coverage.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(_NAMES)} (default: all)")
+    parser.add_argument("--seconds", type=float, default=60, help="time for each target (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="seed of the choices (default: a new seed)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own seed (default: %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="write new inputs to tests/fuzz/corpus")
+    parser.add_argument("--input", metavar="FILE", help="run only this input, such as a finding")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if set(options.names) - set(_NAMES):
-        parser.error(f"targets are {', '.join(_NAMES)}")
+        parser.error(f"unknown target; use {', '.join(_NAMES)}")
     if options.jobs < 1 or (options.jobs > 1 and (options.keep or options.input)):
-        parser.error("--jobs is at least 1, and 1 with --keep or --input")
+        parser.error("--jobs has to be at least 1, and exactly 1 with --keep or --input")
     if options.child:
         return _child(options)
     build.build()
@@ -55,7 +55,7 @@ def _run(name: str, seed: int, options: argparse.Namespace) -> int:
     if failed and not options.input and current.exists():
         found = build.FOLDER / f"{name}-{hashlib.sha256(current.read_bytes()).hexdigest()[:12]}"
         current.rename(found)
-        end = "hangs" if hangs else "ended so"
+        end = "hangs" if hangs else "fails"
         print(f"{name}: 1 finding (seed {seed}), {end}: make fuzz ARGS='{name} --input {found}'", flush=True)
     return 1 if failed else 0
 
@@ -64,7 +64,7 @@ def _child(options: argparse.Namespace) -> int:
     (name,) = options.names
     if name == "archive":
         build.load()
-    from tests.fuzz import loop, targets  # noqa: PLC0415  # only now, with the sanitizers' native stage
+    from tests.fuzz import loop, targets  # noqa: PLC0415  # imported after the sanitized extension is loaded
 
     if options.input:
         with open(options.input, "rb") as file:

@@ -1,4 +1,4 @@
-"""The native stage under AddressSanitizer and UndefinedBehaviorSanitizer, with coverage told."""
+"""The native extension under AddressSanitizer and UndefinedBehaviorSanitizer, with coverage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 def build() -> None:
-    """Builds what `load` loads, with gcc and the Cython of the environment."""
+    """Build the extension for `load`, with gcc and the environment's Cython."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     common = ("gcc", "-c", "-fPIC", "-g", f"-I{sysconfig.get_path('include')}")
     traced = (*_SANITIZE, "-O1", "-fno-omit-frame-pointer", "-fsanitize-coverage=trace-pc", "-Wno-unused-function")
@@ -30,24 +30,24 @@ def build() -> None:
 
 
 def current_input(name: str, seed: int) -> Path:
-    """Where a target's input at hand stands, for when the process does not live to tell."""
+    """Return the file with a target's current input, which survives a crash of the process."""
     return FOLDER / f"{name}-{seed}.input"
 
 
 def environment() -> dict[str, str]:
-    """What a Python that loads it needs: the sanitizer's allocator, for Python's own objects, too."""
+    """Return environment variables for Python under the sanitizers, whose allocator also serves Python objects."""
     runtime = subprocess.run(("gcc", "-print-file-name=libasan.so"), capture_output=True, text=True, check=True)
     return {
         **os.environ,
         "LD_PRELOAD": runtime.stdout.strip(),
         "PYTHONMALLOC": "malloc",
-        "ASAN_OPTIONS": "detect_leaks=0:hard_rss_limit_mb=3072:quarantine_size_mb=16",  # Python leaks by design
+        "ASAN_OPTIONS": "detect_leaks=0:hard_rss_limit_mb=3072:quarantine_size_mb=16",  # Python leaks at exit
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
 
 
 def load() -> None:
-    """Makes this process use it as `fastpull.native._native`; to be called before that is imported."""
+    """Load the extension as `fastpull.native._native`; call it before the first import of that module."""
     spec = importlib.util.spec_from_file_location("fastpull.native._native", LIBRARY)
     assert spec is not None
     assert spec.loader is not None

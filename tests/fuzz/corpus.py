@@ -1,6 +1,6 @@
-"""Inputs that are kept: a file for each target, a line for each input, in Base85 of zlib.
+"""Kept inputs: a file for each target and a line for each input, zlib-compressed in Base85.
 
-Each line took a way through the code that none before it takes. ``make fuzz ARGS="--keep"`` writes the files anew.
+Each input reached code that no input before it reached. ``make fuzz ARGS="--keep"`` rewrites the files.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _FOLDER = Path(__file__).with_name("corpus")
 
 
 def read(name: str) -> list[bytes]:
-    """The inputs of a target."""
+    """Return the inputs of a target."""
     path = _FOLDER / f"{name}.txt"
     return [zlib.decompress(base64.b85decode(line)) for line in path.read_bytes().splitlines()] if path.exists() else []
 
 
 def write(name: str, inputs: Iterable[bytes]) -> None:
-    """Replaces the inputs of a target."""
+    """Replace the inputs of a target."""
     _FOLDER.mkdir(exist_ok=True)
     lines = [base64.b85encode(zlib.compress(data, 9)) + b"\n" for data in inputs]
     (_FOLDER / f"{name}.txt").write_bytes(b"".join(lines))

@@ -1,4 +1,4 @@
-"""The loop: an input that goes where none went before is kept, and new ones are made of it."""
+"""The fuzzing loop: keep inputs that reach new code, and mutate them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.fuzz.mutations import mutated
 from tests.fuzz.targets import TARGETS, FuzzTarget
 
 SLOW_SECONDS = 1.0
-"""Of processor time: an input of a few KiB that takes longer is a finding, too."""
+"""Limit of processor time; an input of a few KiB that takes longer is a finding."""
 
 
-_COMPARED = 16  # of so many runs one is compared with the reference, besides those that go where none went
+_COMPARED = 16  # every n-th run is compared with the reference, besides those that reach new code
 
 
 class Coverage(Protocol):
-    """Tells whether a run goes where none went before."""
+    """Detects runs that reach new code."""
 
     def run(self, check: Callable[[bytes], None], data: bytes) -> bool: ...
 
 
 class NativeCoverage:
-    """Steps between the blocks of the native stage, as gcc's instrumentation tells them."""
+    """Edges between basic blocks of the native extension, from gcc's instrumentation."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(str(LIBRARY))
@@ -43,7 +43,7 @@ class NativeCoverage:
 
 
 class LineCoverage:
-    """Steps between the lines of some modules."""
+    """Edges between lines of given modules."""
 
     def __init__(self, files: tuple[str, ...]) -> None:
         self._files = files
@@ -77,19 +77,19 @@ def _coverage(target: FuzzTarget) -> Coverage:
 
 
 def _keep(fd: int, data: bytes) -> None:
-    """Puts an input there; to open the file anew each time would take as long as the run."""
+    """Write an input to an open file; opening it again would take as long as the run."""
     os.pwrite(fd, data, 0)
     os.ftruncate(fd, len(data))
 
 
 def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
-    """Fuzzes a target for a while.
+    """Fuzz a target for a time.
 
     Returns:
-        What was done.
+        A summary line.
 
     Raises:
-        Exception: what an input has brought about; it stands in `build.current_input`.
+        Exception: A finding; its input is in `build.current_input`.
     """
     target, choose = TARGETS[name], random.Random(seed)
     current = current_input(name, seed)
@@ -125,6 +125,6 @@ def fuzz(name: str, seed: int, seconds: float, keep: bool) -> str:
 
 
 def _needed(target: FuzzTarget, inputs: list[bytes]) -> list[bytes]:
-    """The inputs, from the shortest, without those that go where shorter ones went."""
+    """Return the inputs by length, without those that reach no new code after shorter ones."""
     coverage = _coverage(target)
     return [data for data in sorted(inputs, key=len) if coverage.run(target.check, data)]

@@ -1,4 +1,4 @@
-"""Making new inputs of old ones."""
+"""Mutations of inputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TOKENS = {
 
 
 def mutated(name: str, inputs: list[bytes], choose: random.Random) -> bytes:
-    """A new input for the target of that name, mostly from one of its inputs so far."""
+    """Return a new input for a target, mostly a mutation of a known one."""
     data = bytearray(choose.choice(inputs))
     if name == "archive":
         if choose.random() < 0.05:
@@ -94,7 +94,7 @@ def _change_archive(data: bytearray, inputs: list[bytes], choose: random.Random)
 
 
 def _with_checksums(data: bytearray) -> bytes:
-    """The archive with right checksums in what looks like headers, so that what is behind them is looked at."""
+    """Return the archive with valid checksums in apparent headers, so that scanners read beyond them."""
     for start in range(0, len(data) - _BLOCK + 1, _BLOCK):
         if data[start + 257 : start + 262] == b"ustar" or data[start + 148 : start + 154].strip(b" \0").isdigit():
             data[start + 148 : start + 156] = b" " * 8
@@ -105,7 +105,7 @@ def _with_checksums(data: bytearray) -> bytes:
 
 
 def _sum(data: bytearray) -> int:
-    """The sum of at most 256 bytes, which fits where Adler-32 has it; ten times as fast as `sum`."""
+    """Sum at most 256 bytes with the low half of Adler-32, ten times as fast as `sum`."""
     return (zlib.adler32(data) & 0xFFFF) - 1
 
 

@@ -1,4 +1,4 @@
-"""What is fuzzed: for each target how an input is run, and what has to hold."""
+"""The fuzz targets: how each runs an input, and its properties."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.support.engines import NATIVE, REFERENCE, Engine
 
 _BLOCK = 4096
 _MAX_CONTENT = 1 << 20
-_PIECES = 24  # of an input, about twice as many at most: thousands of them are where the time would go
+_PIECES = 24  # limit of chunks for an input, at most doubled; thousands of chunks would dominate the time
 
 
 @dataclass(frozen=True)
 class FuzzTarget:
-    """One thing that is fuzzed.
+    """A fuzz target.
 
     Attributes:
-        name: on the command line.
-        check: runs an input, and raises AssertionError if something does not hold.
-        probe: runs it faster, without comparing; for most inputs that go where others went.
-        traced: files of fastpull whose lines are the coverage; none if that is the native stage.
+        name: name on the command line.
+        check: function that runs an input, and raises AssertionError if a property fails.
+        probe: faster function without a comparison, for inputs that reach no new code.
+        traced: files of fastpull with line coverage; empty for coverage of the native extension.
     """
 
     name: str
@@ -43,11 +43,11 @@ class FuzzTarget:
     traced: tuple[str, ...] = ()
 
 
-# --- the native stage, with the Python reference as its oracle
+# --- the native extension, with the Python reference as oracle
 
 
 def check_archive(data: bytes) -> None:
-    """Both engines scan and store an archive, in chunks of any size, and make the same of it."""
+    """Scan and store an archive with both engines in chunks of any size, and compare the results."""
     choose = random.Random(zlib.crc32(data))
     wanted = choose.choice((None, bytearray(choose.choice((0, 1)) for _ in range(4))))
     apart = choose.random() < 0.5
@@ -57,7 +57,7 @@ def check_archive(data: bytes) -> None:
 
 
 def probe_archive(data: bytes) -> None:
-    """The native engine scans and cuts an archive; what it makes of it is for the sanitizers alone."""
+    """Scan and cut an archive with the native engine, only for the sanitizers."""
     choose, buffer = random.Random(zlib.crc32(data)), bytearray(2 * _BLOCK)
     scanner = NATIVE.scanner(_MAX_CONTENT)
     cutter = NATIVE.cutter(scanner.entries, _BLOCK, choose.random() < 0.5, buffer)
@@ -73,7 +73,7 @@ def probe_archive(data: bytes) -> None:
 
 
 def _pieces(data: bytes, choose: random.Random) -> list[Any]:
-    """The input in chunks, each in memory of its own without a byte behind it, so that a sanitizer sees its end."""
+    """Cut the input into chunks, each in its own allocation, so that a sanitizer detects reads past its end."""
     largest, at, found = max(choose.choice((7, 100, 512, 513, 2000, 1 << 16)), len(data) // _PIECES), 0, []
     while at < len(data):
         size = 1 + int(choose.random() * largest)
@@ -136,21 +136,21 @@ def _directory(folder: str, name: str) -> int:
     return os.open(os.path.join(folder, name), os.O_RDONLY | os.O_DIRECTORY)
 
 
-# --- parsers of what a user or a registry says
+# --- parsers of input from users and registries
 
 
 def check_reference(data: bytes) -> None:
-    """A reference is what it prints, or a typed error."""
+    """Check that a reference round-trips through its text, or gives a typed error."""
     with contextlib.suppress(FastpullError):
         found = Reference.parse(data.decode(errors="surrogateescape"))
         assert Reference.parse(str(found)) == found
         asked = found.host + found.repository + found.version
-        assert asked.isascii(), "what is asked for is ASCII"
-        assert not set(asked) & set(" \r\n\t\\?#%"), "nothing in it has a meaning in a URL"
+        assert asked.isascii(), "the request is ASCII"
+        assert not set(asked) & set(" \r\n\t\\?#%"), "the request has no URL metacharacters"
 
 
 def check_manifest(data: bytes) -> None:
-    """A manifest is JSON without doubt, with sizes and digests that make sense, or a typed error."""
+    """Check that a manifest is unambiguous JSON with valid sizes and digests, or gives a typed error."""
     body, _, content_type = data.partition(b"\0")
     try:
         found = parse_manifest(body, content_type.decode(errors="replace") or None, "input")
@@ -158,7 +158,7 @@ def check_manifest(data: bytes) -> None:
         return
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        assert len(dict(pairs)) == len(pairs), "a repeated name is accepted"
+        assert len(dict(pairs)) == len(pairs), "a duplicate key is accepted"
         return dict(pairs)
 
     document = json.loads(body, object_pairs_hook=once)
@@ -174,7 +174,7 @@ def check_manifest(data: bytes) -> None:
 
 
 def check_content_range(data: bytes) -> None:
-    """A range lies within its total, and is what the header says, or there is none."""
+    """Check that a range lies within its total and matches its header, or is None."""
     text = data.decode("latin-1")
     found = ContentRange.parse(text)
     if found is not None:

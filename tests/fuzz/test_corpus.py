@@ -1,4 +1,4 @@
-"""What fuzzing has found once is run each time; a planted fault is found."""
+"""Regression run of the kept fuzzing inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.fuzz.targets import TARGETS
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_corpus_holds(name: str) -> None:
+def test_kept_inputs_pass(name: str) -> None:
     inputs = corpus.read(name)
     assert inputs
     for data in inputs:
