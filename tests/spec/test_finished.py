@@ -1,4 +1,4 @@
-"""Finished images: made once, and then taken out of the cache."""
+"""Finished images: built once, then served from the cache."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def was_unpacked(events: list[Event]) -> bool:
 
 
 def damage(path: str) -> None:
-    """As a disk does it: nothing but the bytes tells."""
+    """Damage a file as a disk does: only the bytes change, not the metadata."""
     state = os.stat(path)
     os.chmod(path, 0o600)
     with open(path, "r+b") as file_:
@@ -79,7 +79,7 @@ def damage(path: str) -> None:
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-async def test_the_second_pull_builds_nothing_and_gives_the_same(
+async def test_a_second_pull_serves_the_same_bytes_without_a_build(
     registry: FaultyRegistry, keeping: Settings, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -101,7 +101,7 @@ async def test_the_second_pull_builds_nothing_and_gives_the_same(
     assert (second.entries, second.unpacked) == (plain.entries, plain.unpacked)
 
 
-async def test_nothing_is_kept_unless_asked_for(
+async def test_no_image_is_kept_without_the_setting(
     registry: FaultyRegistry, settings: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
@@ -110,7 +110,7 @@ async def test_nothing_is_kept_unless_asked_for(
     assert list(images.all()) == []
 
 
-async def test_what_a_user_does_with_the_output_leaves_the_cache_as_it_is(
+async def test_writing_to_the_output_leaves_the_cached_image_unchanged(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference, output = publish(registry, *LAYERS), tmp_path / "image.sqsh"
@@ -118,13 +118,13 @@ async def test_what_a_user_does_with_the_output_leaves_the_cache_as_it_is(
     [kept] = images.all()
     assert os.stat(kept.path).st_nlink == os.stat(output).st_nlink == 1
     assert stat.S_IMODE(os.stat(kept.path).st_mode) & 0o222 == 0
-    assert stat.S_IMODE(output.stat().st_mode) & 0o200, "it is the user's"
+    assert stat.S_IMODE(output.stat().st_mode) & 0o200, "the output belongs to the user"
     with output.open("r+b") as file_:
         file_.write(b"mine")
     assert [sound for _, _, sound in images.verify()] == [True]
 
 
-async def test_a_hard_link_is_made_only_if_asked_for(
+async def test_a_hard_link_is_made_only_with_the_option(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference, output = publish(registry, *LAYERS), tmp_path / "image.sqsh"
@@ -134,14 +134,14 @@ async def test_a_hard_link_is_made_only_if_asked_for(
         assert os.path.samefile(next(images.all()).path, output)
         assert sorted(os.listdir(tmp_path)) == ["cache", "image.sqsh"]
     report, _ = await pull(reference, output, keeping, hard_link=True)
-    assert report.was_there, "the cache's file says what it is under every name"
+    assert report.was_there, "every hard link shares the marker of the cached file"
     report, _ = await pull(reference, output, keeping, force=True)
     assert not os.path.samefile(next(images.all()).path, output)
 
 
 @pytest.mark.root
 @pytest.mark.peer("mkfs.xfs")
-async def test_where_files_can_share_blocks_the_output_is_a_clone(
+async def test_the_output_is_a_clone_where_files_can_share_blocks(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -160,7 +160,7 @@ async def test_where_files_can_share_blocks_the_output_is_a_clone(
     assert not other.was_finished
 
 
-async def test_where_no_link_can_be_made_there_is_a_copy(
+async def test_the_output_is_a_copy_where_no_hard_link_can_be_made(
     registry: FaultyRegistry, keeping: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -180,10 +180,10 @@ async def test_where_no_link_can_be_made_there_is_a_copy(
     assert (tmp_path / "first.sqsh").read_bytes() == (tmp_path / "second.sqsh").read_bytes()
 
 
-async def test_a_damaged_image_is_thrown_away_and_built_again(
+async def test_a_damaged_image_is_removed_and_built_again(
     registry: FaultyRegistry, keeping: Settings, settings: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
-    """Also one whose time of modification does not tell: what is copied is hashed."""
+    """Even with an unchanged modification time, because a copy is hashed."""
     reference = publish(registry, *LAYERS)
     await pull(reference, tmp_path / "good.sqsh", keeping)
     [kept] = images.all()
@@ -197,7 +197,7 @@ async def test_a_damaged_image_is_thrown_away_and_built_again(
         await pull(reference, tmp_path / "again.sqsh", keeping, force=True)
 
 
-async def test_what_an_earlier_boot_has_not_synced_is_read_before_it_is_used(
+async def test_an_image_not_synced_before_a_reboot_is_verified_before_use(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -217,14 +217,14 @@ async def test_what_an_earlier_boot_has_not_synced_is_read_before_it_is_used(
     monkeypatch.setattr(seal_module, "boot_id", lambda: "another boot")
     found = images.find(kept.key)
     assert found
-    assert found.metadata.synced, "it has outlived its boot"
+    assert found.metadata.synced, "a verified image counts as synced"
     assert images.find(kept.key)
     assert len(read) == 1
 
 
-async def test_many_tasks_of_one_client_build_once(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_concurrent_requests_of_one_client_build_once(registry: FaultyRegistry, settings: Settings) -> None:
     reference, events = publish(registry, *LAYERS), list[Event]()
-    registry.faults.append(slow(1_000_000))  # so that the others see that they wait
+    registry.faults.append(slow(1_000_000))  # gives the other tasks time to wait
     async with Client(settings, on_event=events.append) as client:
         found = await asyncio.gather(*(client.ensure_squashfs(reference) for _ in range(8)))
     assert len({image.path for image in found}) == 1
@@ -232,7 +232,7 @@ async def test_many_tasks_of_one_client_build_once(registry: FaultyRegistry, set
     assert any(isinstance(event, WaitingForImage) for event in events)
 
 
-async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
+async def test_a_failed_build_leaves_no_file_and_no_pin(
     registry: FaultyRegistry, settings: Settings, images: ImageStore
 ) -> None:
     broken = publish(registry, [file("../../escape", b"x")])
@@ -247,10 +247,10 @@ async def test_a_build_that_fails_leaves_nothing_and_holds_nothing(
     assert os.listdir(f"{settings.cache}/v1/locks") == []
 
 
-async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
+async def test_a_pin_made_during_removal_is_respected_or_waits(
     registry: FaultyRegistry, settings: Settings, images: ImageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who removes holds the lock, and looks for pins after that; who pins looks for the lock after that."""
+    """Removal takes the lock before it reads pins; pinning writes the pin before it checks the lock."""
     reference, holder = publish(registry, *LAYERS), fastpull.cache.Holder.here("1", "0")
     cache = fastpull.cache.CacheManager(settings.cache)
     async with Client(settings) as client:
@@ -265,7 +265,7 @@ async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
             if not images.lock(kept.key).exists:
                 return found
             loop.call_soon_threadsafe(at_it.set)
-            # the pin and the look for the lock both happen now
+            # the pin is written and the lock is checked now
             while not held(pins):
                 pass
             return found
@@ -280,15 +280,15 @@ async def test_a_pin_that_comes_while_somebody_removes_is_seen_or_waits(
         removed = await asyncio.to_thread(cache.collect, max_size=0)
         assert [image.path for image in removed.images] == [kept.path]
         found = await waits[0]
-    assert os.path.exists(found.path), "it waited, and made it again"
+    assert os.path.exists(found.path), "the request waited and built the image again"
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("shared", [False, True], ids=["own images", "shared images"])
-async def test_the_image_of_another_user_is_used_only_by_who_trusts_them(
+async def test_another_user_s_image_is_used_only_with_shared_images(
     registry: FaultyRegistry, everybodys: Path, shared: bool
 ) -> None:
-    """No digest tells whether a finished image is what its name says."""
+    """No digest proves that a finished image has the content of its name."""
     cache, outputs = everybodys / "cache", everybodys / "outputs"
     for place in (cache, outputs):
         place.mkdir()
@@ -313,7 +313,7 @@ async def test_the_image_of_another_user_is_used_only_by_who_trusts_them(
 
 
 @pytest.mark.root
-async def test_an_image_under_my_name_that_is_another_user_s_is_thrown_away(
+async def test_an_image_with_my_key_owned_by_another_user_is_removed(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
@@ -330,7 +330,7 @@ async def test_an_image_under_my_name_that_is_another_user_s_is_thrown_away(
         assert report.was_finished
 
 
-# --- what makes an image another one
+# --- keys
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ async def test_an_image_under_my_name_that_is_another_user_s_is_thrown_away(
     ],
     ids=str,
 )
-async def test_other_options_give_another_image(
+async def test_each_option_is_part_of_the_key(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -370,7 +370,7 @@ async def test_other_options_give_another_image(
         ({"mtime": None}, {"mtime": 0}, False),
     ],
 )
-async def test_the_same_options_in_other_words_are_the_same(
+async def test_equivalent_options_have_the_same_key(
     registry: FaultyRegistry, settings: Settings, one: dict[str, Any], other: dict[str, Any], same: bool
 ) -> None:
     async with Client(settings) as client:
@@ -379,7 +379,7 @@ async def test_the_same_options_in_other_words_are_the_same(
     assert (len(names) == 1) == same
 
 
-async def test_source_date_epoch_codecs_writer_and_profiles_are_in_the_key(
+async def test_source_date_epoch_codecs_writer_and_runtimes_are_part_of_the_key(
     registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Client(settings) as client:
@@ -398,8 +398,8 @@ async def test_source_date_epoch_codecs_writer_and_profiles_are_in_the_key(
     assert len(set(names)) == len(names)
 
 
-class PlainImage(Compressor):
-    """Compresses nothing, so that no codec has a say in the bytes."""
+class PlainCompressor(Compressor):
+    """Compresses nothing, so that the bytes do not depend on a codec."""
 
     name = "plain"
     id = 1
@@ -412,13 +412,13 @@ class PlainImage(Compressor):
 
 
 WRITTEN = {2: "0867ddce38260daf95c0abdbda593de33f6355f0dd29589d64fb468ce98857ed"}
-"""By version of the writer, the digest of what it makes of an image."""
+"""The digest of the output for one image, by writer version."""
 
 
-async def test_who_changes_the_bytes_raises_the_writer_s_version(
+async def test_the_writer_version_changes_with_the_bytes(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    """Otherwise finished images of an older fastpull would be taken for those of this one."""
+    """Otherwise this version would serve finished images of an older one."""
     layers = (
         [
             folder("d", uid=7),
@@ -434,30 +434,32 @@ async def test_who_changes_the_bytes_raises_the_writer_s_version(
         ],
         [file("d/a", bytes(300_000) + b"end")],
     )
-    recipe = fastpull.sinks.Recipe(PlainImage(), 64 << 10, fragments=True, mtime=None, time=None)
+    recipe = fastpull.sinks.Recipe(PlainCompressor(), 64 << 10, fragments=True, mtime=None, time=None)
     output = tmp_path / "image.sqsh"
     async with Client(settings) as client:
         await client.pull(publish(registry, *layers), fastpull.Squashfs(output, recipe=recipe))
-    assert WRITTEN.get(WRITER_VERSION) == Digest.of(output.read_bytes()).encoded, "other bytes: raise WRITER_VERSION"
+    assert WRITTEN.get(WRITER_VERSION) == Digest.of(output.read_bytes()).encoded, (
+        "the bytes have changed: increment WRITER_VERSION"
+    )
 
 
 ADDED = {2: "807985e627e86c78ba6abc1afd3265f30568a127657181aa7ee77a6ae53ddb06"}
-"""By version of the writer, the digest of what profiles add to an image that is empty but for its config."""
+"""The digest of the files that profiles add to an image without files, by writer version."""
 
 
-def test_who_changes_what_profiles_add_raises_the_writer_s_version() -> None:
+def test_the_writer_version_changes_with_the_files_of_profiles() -> None:
     image = image_of(Entrypoint=["/bin/app"], Env=["A=b"], WorkingDir="/srv", Volumes={"/data": {}}, Labels={"a": "b"})
     added = Digest.of(b"").hasher()
     for profile in profiles_for(["charliecloud", "enroot", "plain"]):
         added.update(archive(compose(merge([]), [(profile, profile.additions(image, {}))], 5, "image")))
-    assert ADDED.get(WRITER_VERSION) == added.hexdigest(), "other bytes: raise WRITER_VERSION"
+    assert ADDED.get(WRITER_VERSION) == added.hexdigest(), "the bytes have changed: increment WRITER_VERSION"
 
 
-# --- for runtimes
+# --- runtimes
 
 
-@pytest.mark.parametrize("keep", [True, False], ids=["kept", "taken if it is there"])
-async def test_what_is_for_a_runtime_is_not_taken_for_what_is_for_none(
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "used if present"])
+async def test_images_for_different_runtimes_have_different_keys(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, keep: bool
 ) -> None:
     reference = publish(registry, *LAYERS, config={"Env": ["A=b"]})
@@ -477,10 +479,10 @@ async def test_what_is_for_a_runtime_is_not_taken_for_what_is_for_none(
     assert len({(tmp_path / f"{number}.sqsh").read_bytes() for number in range(4)}) == 4
 
 
-async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
+async def test_enroot_images_of_different_references_have_different_keys(
     registry: FaultyRegistry, keeping: Settings, tmp_path: Path
 ) -> None:
-    """The file ``/etc/rc`` tells where the image came from."""
+    """Because ``/etc/rc`` contains the reference."""
     reference = publish(registry, *LAYERS)
     recipe = fastpull.sinks.Recipe.of(runtimes=("enroot",))
     async with Client(keeping) as client:
@@ -492,7 +494,7 @@ async def test_each_name_of_an_image_has_an_enroot_image_of_its_own(
     assert by_tag.path == again.path != by_digest.path
 
 
-async def test_of_a_profile_of_the_caller_s_own_nothing_is_kept(
+async def test_an_image_for_a_custom_profile_is_not_kept(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -502,7 +504,7 @@ async def test_of_a_profile_of_the_caller_s_own_nothing_is_kept(
     assert list(images.all()) == []
 
 
-async def test_what_a_runtime_will_not_do_is_told_each_time(
+async def test_warnings_of_a_runtime_are_repeated_for_a_cached_image(
     registry: FaultyRegistry, keeping: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS, config={"Env": ["A=b\nc"]})
@@ -515,7 +517,7 @@ async def test_what_a_runtime_will_not_do_is_told_each_time(
         assert [event.message for event in events if isinstance(event, Warned)] == list(report.warnings)
 
 
-async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
+async def test_the_runtimes_of_a_sink_s_recipe_are_used(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -527,7 +529,7 @@ async def test_a_recipe_of_a_sink_counts_with_its_runtimes(
 
 
 @pytest.mark.parametrize("runtime", ["bundle", "shifter", "none"])
-async def test_what_is_no_single_file_cannot_be_finished(
+async def test_a_runtime_that_is_not_a_single_file_is_refused(
     registry: FaultyRegistry, settings: Settings, images: ImageStore, runtime: str
 ) -> None:
     reference, holder = publish(registry, *LAYERS), fastpull.cache.Holder.here("7", "0")
@@ -538,10 +540,10 @@ async def test_what_is_no_single_file_cannot_be_finished(
     assert Pins(CacheFiles(settings.cache)).active() == {}
 
 
-# --- care
+# --- maintenance
 
 
-async def test_gc_counts_images_and_blobs_together_the_longest_unused_first(
+async def test_gc_removes_the_least_recently_used_images_and_blobs(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     one, two = (publish(registry, [file(name, os.urandom(100_000))], name=f"test/{name}") for name in ("one", "two"))
@@ -563,7 +565,7 @@ async def test_gc_counts_images_and_blobs_together_the_longest_unused_first(
     assert list(images.all()) == []
 
 
-async def test_using_an_image_makes_it_young_again(
+async def test_using_an_image_renews_its_last_use(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -571,12 +573,12 @@ async def test_using_an_image_makes_it_young_again(
     [kept] = images.all()
     os.utime(f"{kept.path}.seal", (1, 1))
     fastpull.cache.CacheManager(keeping.cache).verify()
-    assert next(images.all()).last_used == 1, "looking is no use"
+    assert next(images.all()).last_used == 1, "verification does not count as use"
     await pull(reference, tmp_path / "out.sqsh", keeping, force=True)
     assert next(images.all()).last_used > 1
 
 
-async def test_verify_takes_damaged_images_out(
+async def test_verify_removes_damaged_images(
     registry: FaultyRegistry, keeping: Settings, images: ImageStore, tmp_path: Path
 ) -> None:
     await pull(publish(registry, *LAYERS), tmp_path / "out.sqsh", keeping)
@@ -589,18 +591,18 @@ async def test_verify_takes_damaged_images_out(
     assert fastpull.cache.CacheManager(keeping.cache).verify().is_sound
 
 
-async def test_gc_removes_what_killed_builders_leave(settings: Settings, images: ImageStore) -> None:
+async def test_gc_removes_files_of_killed_builds(settings: Settings, images: ImageStore) -> None:
     folder_ = Path(settings.cache, "v1/images/sha256")
-    leftovers = [
+    orphans = [
         folder_ / ".0a.0b.draft",
         folder_ / "..0a.0b.draft.fastpull-01234567",
         folder_ / "0a.0b.sqsh.seal",
     ]
-    for path in leftovers:
+    for path in orphans:
         path.write_bytes(b"x")
     fastpull.cache.CacheManager(settings.cache).collect()
-    assert all(path.exists() for path in leftovers), "somebody may be at it"
-    for path in leftovers:
+    assert all(path.exists() for path in orphans), "a build may still use them"
+    for path in orphans:
         os.utime(path, (1, 1))
     fastpull.cache.CacheManager(settings.cache).collect()
     assert list(folder_.iterdir()) == []
@@ -609,7 +611,7 @@ async def test_gc_removes_what_killed_builders_leave(settings: Settings, images:
 # --- the command line
 
 
-async def test_the_command_tells_where_an_image_came_from(
+async def test_the_command_reports_the_origin_of_an_image(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -627,7 +629,7 @@ async def test_the_command_tells_where_an_image_came_from(
     assert refused.code == 3
 
 
-async def test_settings_say_how_squashfs_files_are_made(
+async def test_settings_determine_the_squashfs_format(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
