@@ -163,7 +163,7 @@ class _Job:
                     if cluster.works:
                         await self._run_sources(cluster, console)
                     else:
-                        await cluster.idle()
+                        await cluster.wait_until_done()
             except FastpullError as error:
                 self._failed(error, cluster, console)
             code, self.is_whole = await cluster.leave(self._code)

@@ -1,12 +1,14 @@
-"""One job on many nodes: every byte leaves the registry once, and what is made of a layer is made once.
+"""One job on many nodes: each byte leaves the registry once, and each layer is built once.
 
 ::
 
-    agree:      all ranks say what they were asked for ─> one error, or one rank a node and a cache of its own
-    an image:   rank 0 resolves ─> documents to all ─> who has which stretches of which blobs?
-    a stretch:  a rank asks rank 0 for one ─> fetches or reads it ─> windows down a chain of those who lack it
-    a product:  windows down a tree of all others while one rank makes it ─> all have made the same ─> publish
-    a rank:     windows ─> its own cache's partial blob ─> the engine, which verifies and publishes as on one node
+    agree:     all ranks say what they were asked for ─> one error, or one rank of each node works, with its own cache
+    image:     rank 0 resolves ─> documents to all ─> which rank has which chunks of which blobs?
+    chunk:     a rank leases one from rank 0 ─> fetches or reads it ─> frames down a tree of the ranks that lack it
+    artifact:  one rank builds a layer ─> frames down a tree of all others ─> all outputs are equal ─> publish
+    rank:      frames ─> the partial blob in its own cache ─> the pipeline, which verifies and publishes as on one node
+
+`fastpull.cluster.messages` has the table of all control messages.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@
         ├── Disagreement
         ├── RankFailed
         ├── RankLost
+        ├── MalformedMessage
         └── OutputDiffers
 
 Each class has its facts as fields, and makes its message from them. A hint names the next step.
@@ -50,7 +51,15 @@ from typing import TYPE_CHECKING, Any
 
 from fastpull.errors.base import FastpullError
 from fastpull.errors.base import printable as printable
-from fastpull.errors.cluster import ClusterError, Disagreement, MpiError, OutputDiffers, RankFailed, RankLost
+from fastpull.errors.cluster import (
+    ClusterError,
+    Disagreement,
+    MalformedMessage,
+    MpiError,
+    OutputDiffers,
+    RankFailed,
+    RankLost,
+)
 from fastpull.errors.content import (
     DecompressError,
     DiffIdMismatch,
@@ -111,6 +120,7 @@ __all__ = [
     "LimitExceeded",
     "LockLost",
     "MalformedDocument",
+    "MalformedMessage",
     "MpiError",
     "NoMatchingPlatform",
     "NotFound",

@@ -90,6 +90,25 @@ class RankLost(ClusterError):
 
 
 @dataclass(eq=False)
+class MalformedMessage(ClusterError):
+    """A rank sent a control message that is unknown or malformed.
+
+    Attributes:
+        sender: the rank, with its host.
+        reason: what is wrong with the message.
+    """
+
+    sender: str
+    reason: str
+
+    def _message(self) -> str:
+        return f"malformed message from {self.sender}: {self.reason}"
+
+    def _hint(self) -> str:
+        return "Start the same build of fastpull on all nodes; report this if it is the same"
+
+
+@dataclass(eq=False)
 class OutputDiffers(ClusterError):
     """Ranks that had to make equal files made different ones.
 

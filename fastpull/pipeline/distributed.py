@@ -107,12 +107,12 @@ class DistributedBuilder:
         return await in_thread(self._files, self._load, artifact, quota)
 
     def _save(self, artifact: LayerArtifact, index: LayerIndex) -> None:
-        artifact.grow(_REST, self._sink.save_layer_blocks(artifact.layer, index))
+        artifact.mark_written(_REST, self._sink.save_layer_blocks(artifact.layer, index))
 
     def _load(self, artifact: LayerArtifact, quota: Quota) -> LayerIndex:
-        assert artifact.seal is not None, "a layer of another node has been received"
+        assert artifact.trailer is not None, "a layer of another node has been received"
         number, subject, layer = artifact.layer, artifact.subject, self._image.layers[artifact.layer]
-        index = self._sink.load_layer_blocks(number, artifact.seal.bulk_size, artifact.seal.rest_size, subject)
+        index = self._sink.load_layer_blocks(number, artifact.trailer.bulk_size, artifact.trailer.rest_size, subject)
         if (index.blob, index.diff_id) != (layer.blob.digest, layer.diff_id):
             raise LayerBlocksDamaged(subject, f"it is that of the layer {index.blob}")
         LayerQuota(quota, number, subject).check(layer.blob.size, index.size, sum(index.sizes), index)
@@ -158,7 +158,7 @@ def _open_artifacts(image: Image, sink: DistributedSink, by_size: Sequence[int])
         if number < len(artifacts):  # each node makes the runtime layer itself
             artifact = artifacts[number]
             _join(artifact, blocks)
-            artifact.make()
+            artifact.build()
 
     sink.on_layer_blocks = on_layer_blocks
     return artifacts
@@ -168,5 +168,5 @@ def _join(artifact: LayerArtifact, blocks: LayerBlocks) -> None:
     """Report the growth of a layer's blocks to its artifact."""
     base = blocks.data.end
     artifact.open(FileRegion(blocks.data.fd, base), FileRegion(blocks.fragments.fd))
-    blocks.data.on_append = lambda end: artifact.grow(_BULK, end - base)
-    blocks.fragments.on_append = partial(artifact.grow, _REST)
+    blocks.data.on_append = lambda end: artifact.mark_written(_BULK, end - base)
+    blocks.fragments.on_append = partial(artifact.mark_written, _REST)

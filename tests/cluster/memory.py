@@ -1,4 +1,4 @@
-"""Ranks in one process: a fabric of queues, whose ranks can die and whose windows can be damaged."""
+"""Ranks in one process: a fabric of queues whose ranks can die, and whose frames can be damaged."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastpull.cluster.transport.fabric import HEADER_SIZE, OnMessage, OnWindow
+from fastpull.cluster.transport.fabric import HEADER_SIZE, OnFrame, OnMessage
 
 _BUFFERS = 2
 
 
 class Hub:
-    """Joins the fabrics of so many ranks.
+    """The fabrics of several ranks, connected.
 
     Attributes:
-        fabrics: by rank.
-        dead: ranks that nothing reaches, and of which nothing comes.
-        spoil: may change a window on its way; gets (from, to, window).
+        fabrics: the fabrics, by rank.
+        dead: ranks that neither send nor receive.
+        spoil: may change a frame in transit; receives (from, to, frame).
     """
 
     def __init__(self, size: int, nodes: list[int] | None = None) -> None:
@@ -43,8 +43,8 @@ class MemoryFabric:
         self._queue: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self.left = False
 
-    def start(self, on_message: OnMessage, on_window: OnWindow, on_error: Callable[[Exception], None]) -> None:
-        self._on_message, self._on_window = on_message, on_window
+    def start(self, on_message: OnMessage, on_frame: OnFrame, on_error: Callable[[Exception], None]) -> None:
+        self._on_message, self._on_frame = on_message, on_frame
         self._started.set()
         self._hub.spawn(self._deliver())
 
@@ -53,36 +53,36 @@ class MemoryFabric:
             sender, message = await self._queue.get()
             self._on_message(sender, message)
 
-    def post(self, to: int, message: bytes) -> None:
+    def send_message(self, to: int, message: bytes) -> None:
         if not {self.rank, to} & self._hub.dead:
             self._hub.fabrics[to]._queue.put_nowait((self.rank, message))
 
-    async def send(self, to: int, window: memoryview) -> None:
+    async def send_frame(self, to: int, frame: memoryview) -> None:
         receiver = self._hub.fabrics[to]
         await receiver._started.wait()
         await receiver._buffers.acquire()
         if {self.rank, to} & self._hub.dead:
             receiver._buffers.release()
             await asyncio.Event().wait()
-        copy = bytearray(window)
+        copy = bytearray(frame)
         self._hub.spoil(self.rank, to, copy)
 
-        async def hand_over() -> None:
+        async def deliver() -> None:
             try:
-                await receiver._on_window(self.rank, memoryview(copy))
+                await receiver._on_frame(self.rank, memoryview(copy))
             finally:
                 receiver._buffers.release()
 
-        self._hub.spawn(hand_over())
+        self._hub.spawn(deliver())
 
     async def leave(self) -> None:
         self.left = True
 
 
 def flip(at: int) -> Callable[[int, int, bytearray], None]:
-    """Damages the bytes of every window."""
+    """Return a function that damages the payload of every frame."""
 
-    def spoil(_: int, __: int, window: bytearray) -> None:
-        window[HEADER_SIZE + at] ^= 1
+    def spoil(_: int, __: int, frame: bytearray) -> None:
+        frame[HEADER_SIZE + at] ^= 1
 
     return spoil

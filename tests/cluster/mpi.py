@@ -1,4 +1,4 @@
-"""Jobs of real MPI ranks on this machine, each a node of its own with a cache of its own."""
+"""Jobs of real MPI ranks on this machine, where each rank counts as a node with its own cache."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ MPIEXEC = str(Path(sys.executable).parent / "mpiexec")  # of the wheel mpich
 
 @dataclass
 class Job:
-    """A folder with what the ranks of a job have: ``cache-RANK``, ``out-RANK``, and the process ids.
+    """A job in a folder with the ranks' ``cache-RANK``, ``out-RANK``, and process ids.
 
     Attributes:
-        folder: for it all.
-        ranks: how many there are.
+        folder: the folder.
+        ranks: the number of ranks.
+        launcher: the command that starts the ranks.
     """
 
     folder: Path
@@ -30,7 +31,7 @@ class Job:
     launcher: tuple[str, ...] = (MPIEXEC,)
 
     async def start(self, *arguments: str | Path, cache: str = "", **environment: str) -> asyncio.subprocess.Process:
-        """Starts ``fastpull`` on all ranks."""
+        """Start ``fastpull`` on all ranks."""
         (self.folder / "pids").mkdir(exist_ok=True)
         for path in (self.folder / "pids").iterdir():
             path.unlink()
@@ -52,31 +53,31 @@ class Job:
         )
 
     async def run(self, *arguments: str | Path, **environment: str) -> ProcessResult:
-        """Runs ``fastpull`` on all ranks to the end."""
+        """Run ``fastpull`` on all ranks, and wait for the end."""
         return await end(await self.start(*arguments, **environment), 100)
 
     def pid(self, rank: int) -> int:
-        """Of a rank that has started."""
+        """Return the process id of a rank that has started."""
         return int((self.folder / "pids" / str(rank)).read_text())
 
     def blobs(self, rank: int) -> dict[str, bytes]:
-        """What a rank's cache has published, by digest."""
+        """Return the published blobs of a rank's cache, by digest."""
         found = (self.folder / f"cache-{rank}/v1/blobs/sha256").glob("*")
         return {f"sha256:{path.name}": path.read_bytes() for path in found if path.suffix != ".seal"}
 
-    def drafts(self) -> list[str]:
-        """What is left in the output folders beside the outputs, and of claims in the caches."""
+    def leftovers(self) -> list[str]:
+        """Return what remains in the output folders beside the outputs, and the claims in the caches."""
         places = [*self.folder.glob("out-*/.*"), *self.folder.glob("cache-*/v1/.*")]
         return [str(path) for path in places]
 
 
 def result_of(ended: ProcessResult) -> dict[str, Any]:
-    """The result that ``--json`` has written."""
+    """Return the result that ``--json`` wrote."""
     events = [json.loads(line) for line in ended.out.splitlines()]
     [result] = [event for event in events if event["event"] == "result"]
     return dict(result)
 
 
 def errors_of(ended: ProcessResult) -> list[str]:
-    """The lines with which fastpull says why it failed."""
+    """Return the error lines."""
     return [line for line in ended.err.splitlines() if line.startswith("fastpull: error")]

@@ -1,9 +1,12 @@
-"""One rank of a test's job: the command with ``{rank}`` in its arguments replaced, and perhaps a fault.
+"""One rank of a test's job: the command with ``{rank}`` replaced in its arguments, with or without a fault.
 
-Environment: ``TEST_PIDS`` is a folder for files with the process ids; ``TEST_FULL`` is a rank whose files cannot become
-large; ``TEST_SPOIL`` is a rank that sends changed pieces of runs; ``TEST_OTHER`` is a rank in whose finished file a bit
-is changed; ``TEST_ODD`` is a rank that gets the arguments after ``--``, in place of those before; with ``TEST_SHIELD``
-the launcher does not get to see that a rank dies, as it is with ``srun --no-kill --kill-on-bad-exit=0``.
+Environment variables:
+    TEST_PIDS: a folder for files with the process ids.
+    TEST_FULL: a rank that cannot write large files.
+    TEST_SPOIL: a rank that sends damaged pieces of artifacts.
+    TEST_OTHER: a rank that changes a bit of its finished file.
+    TEST_ODD: a rank that gets the arguments after ``--`` in place of those before.
+    TEST_SHIELD: hides the death of a rank from the launcher, as ``srun --no-kill --kill-on-bad-exit=0`` does.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 def shield(folder: Path, rank: str) -> None:
-    """Goes on in a child. This process ends when rank 0 has, with the code of a child that was not killed."""
+    """Continue in a child process. This process ends after rank 0 has ended, with the exit code of its child."""
     child = os.fork()
     if not child:
         return
@@ -39,20 +42,20 @@ def shield(folder: Path, rank: str) -> None:
 
 
 def spoil() -> None:
-    """Changes what is sent of runs, behind the header that says what it was."""
-    seal = Frame.seal
+    """Damage the artifacts that are sent, after their fingerprint is computed."""
+    pack = Frame.pack
 
-    def spoiled(window: Frame, memory: memoryview) -> memoryview:
-        sealed = seal(window, memory)
-        if window.kind is FrameKind.PRODUCT:
+    def spoiled(frame: Frame, memory: memoryview) -> memoryview:
+        packed = pack(frame, memory)
+        if frame.kind is FrameKind.ARTIFACT:
             memory[HEADER_SIZE] ^= 1
-        return sealed
+        return packed
 
-    Frame.seal = spoiled  # type: ignore[method-assign,assignment]
+    Frame.pack = spoiled  # type: ignore[method-assign,assignment]
 
 
 def make_other() -> None:
-    """Changes a bit of the squashfs file when it is assembled."""
+    """Change a bit of the squashfs file after it is assembled."""
     assemble = Squashfs.assemble
 
     def other(sink: Squashfs, *arguments: Any) -> SquashfsReport:

@@ -1,4 +1,4 @@
-"""What ranks may have of an image."""
+"""Strategies for what ranks have of an image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastpull.cluster.blobs.plan import Holding
 
 @st.composite
 def holdings(draw: st.DrawFn) -> dict[int, Holding]:
-    """Of up to six ranks, with up to ten stretches."""
+    """Return holdings of up to six ranks, with up to ten chunks."""
     ranks, count = draw(st.integers(1, 6)), draw(st.integers(0, 10))
     has = st.lists(st.booleans(), min_size=count, max_size=count).map(tuple)
     wants = st.frozensets(st.integers(0, max(0, count - 1)))

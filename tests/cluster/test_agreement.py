@@ -1,18 +1,18 @@
-"""What the ranks have to agree on, and what is said where they do not."""
+"""The agreement of ranks before a job, and the messages where they disagree."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
 
 from fastpull.cli import mpi
 from fastpull.cluster.blobs.claims import Claim
-from fastpull.cluster.control.agreement import Hello, check_agreement, check_claims, elect, name_ranks
+from fastpull.cluster.control.agreement import check_agreement, check_claims, elect, name_ranks
+from fastpull.cluster.messages import ClaimResult, Hello
 from fastpull.config.settings import Settings
 from fastpull.errors import CacheError, Disagreement, OutputError
 from fastpull.sinks.squashfs.recipe import Recipe
@@ -41,18 +41,14 @@ def hello(node: int = 0, version: str = "1", **asked: str) -> Hello:
         pytest.param([hello(), hello(format="tar")], "(format): nothing on rank 0, tar on rank 1", id="new option"),
     ],
 )
-def test_ranks_that_disagree_are_named(hellos: list[Hello], message: str) -> None:
+def test_disagreement_names_the_ranks(hellos: list[Hello], message: str) -> None:
     with pytest.raises(Disagreement) as caught:
         check_agreement(dict(enumerate(hellos)))
     assert message in str(caught.value)
 
 
-def test_ranks_that_agree_may_be_on_any_node() -> None:
+def test_equal_ranks_agree_on_any_nodes() -> None:
     check_agreement({rank: Hello(f"n{rank}", rank, "1", {"sources": "a"}) for rank in range(4)})
-
-
-def test_a_hello_survives_its_way() -> None:
-    assert Hello.of(hello(3, sources="a").to_value()) == hello(3, sources="a")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_a_hello_survives_its_way() -> None:
         ([0], False, [0]),
     ],
 )
-def test_one_rank_of_each_node_works(nodes: list[int], each_rank: bool, elected: list[int]) -> None:
+def test_elect_chooses_the_lowest_rank_of_each_node(nodes: list[int], each_rank: bool, elected: list[int]) -> None:
     assert elect({rank: hello(node) for rank, node in enumerate(nodes)}, each_rank=each_rank) == elected
 
 
@@ -78,18 +74,18 @@ def test_one_rank_of_each_node_works(nodes: list[int], each_rank: bool, elected:
         ([9, 0, 4, 5, 6], "ranks 0, 4 to 6 and 9"),
     ],
 )
-def test_ranks_in_words(ranks: list[int], words: str) -> None:
+def test_name_ranks_joins_ranges(ranks: list[int], words: str) -> None:
     assert name_ranks(ranks) == words
 
 
-def claimed(*owners: int | None, kind: str = "cache") -> dict[int, dict[str, dict[str, Any]]]:
-    return {rank: {kind: {"path": "/c", "owner": owner}} for rank, owner in enumerate(owners)}
+def claimed(*owners: int | None, kind: str = "cache") -> dict[int, dict[str, ClaimResult]]:
+    return {rank: {kind: ClaimResult("/c", owner)} for rank, owner in enumerate(owners)}
 
 
 HOSTS = {rank: f"n{rank}" for rank in range(9)}
 
 
-def test_a_cache_that_two_nodes_share_is_refused_and_says_what_to_use() -> None:
+def test_shared_cache_is_refused_with_advice() -> None:
     with pytest.raises(Disagreement) as caught:
         check_claims(claimed(None, 0, None), HOSTS)
     text = str(caught.value)
@@ -97,19 +93,19 @@ def test_a_cache_that_two_nodes_share_is_refused_and_says_what_to_use() -> None:
     assert "without --mpi" in text
 
 
-def test_an_output_that_nodes_share_is_refused() -> None:
+def test_shared_output_is_refused() -> None:
     with pytest.raises(Disagreement, match="the output /c is the same file or directory"):
         check_claims(claimed(1, None, kind="output"), HOSTS)
 
 
-def test_caches_of_their_own_are_fine() -> None:
+def test_separate_caches_are_accepted() -> None:
     check_claims(claimed(None, None, None), HOSTS)
 
 
-def test_a_claim_tells_who_was_there_before_and_leaves_nothing(tmp_path: Path) -> None:
+def test_claim_names_its_owner_and_release_removes_it(tmp_path: Path) -> None:
     first, second = (Claim(f"{tmp_path}/x", "job", rank, CacheError) for rank in (4, 7))
-    assert first.make() is None
-    assert second.make() == 4
+    assert first.acquire() is None
+    assert second.acquire() == 4
     second.release()
     assert os.listdir(tmp_path)
     first.release()
@@ -117,21 +113,19 @@ def test_a_claim_tells_who_was_there_before_and_leaves_nothing(tmp_path: Path) -
     assert not os.listdir(tmp_path)
 
 
-def test_other_jobs_and_other_outputs_do_not_collide(tmp_path: Path) -> None:
+def test_claims_of_other_jobs_and_outputs_do_not_collide(tmp_path: Path) -> None:
     claims = [Claim(f"{tmp_path}/{name}", job, 0, OutputError) for name in ("a", "b") for job in ("one", "two")]
-    assert [claim.make() for claim in claims] == [None] * 4
+    assert [claim.acquire() for claim in claims] == [None] * 4
 
 
 @pytest.mark.parametrize("family", [CacheError, OutputError])
-def test_a_directory_that_is_not_there_cannot_be_claimed(
-    tmp_path: Path, family: type[CacheError | OutputError]
-) -> None:
+def test_claim_in_a_missing_directory_fails(tmp_path: Path, family: type[CacheError | OutputError]) -> None:
     with pytest.raises(family):
-        Claim(f"{tmp_path}/none/x", "job", 0, family).make()
+        Claim(f"{tmp_path}/none/x", "job", 0, family).acquire()
 
 
 def asked(**environment: str) -> dict[str, str]:
-    """What a rank says that it was asked for, which is to make a squashfs file."""
+    """Return what a rank that writes a squashfs file was asked for."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
@@ -145,7 +139,7 @@ def said(options: dict[str, str]) -> Hello:
     return Hello("n0", 0, "1", options)
 
 
-def test_ranks_compare_all_that_decides_on_the_bytes_of_a_file_that_they_make_together(
+def test_ranks_compare_everything_that_decides_the_bytes_of_a_shared_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine = asked()

@@ -19,9 +19,9 @@ async def hub() -> Hub:
     return Hub(1)
 
 
-async def test_a_cancelled_rank_ends_also_while_the_error_of_its_image_is_set(hub: Hub, tmp_path: Path) -> None:
+async def test_cancelled_rank_ends_also_after_an_error_of_its_image(hub: Hub, tmp_path: Path) -> None:
     cluster = Cluster(hub.fabrics[0], f"{tmp_path}/cache")
-    errand = ImageTask(0, "image", cluster._council)
+    image_task = ImageTask(0, "image", cluster._channel)
     is_ending = asyncio.Event()
 
     async def work() -> None:
@@ -32,26 +32,26 @@ async def test_a_cancelled_rank_ends_also_while_the_error_of_its_image_is_set(hu
             await asyncio.sleep(0.2)  # removes its staging
             raise
 
-    task = asyncio.create_task(cluster._work_on(errand, work))
+    task = asyncio.create_task(cluster._work_on(image_task, work))
     await asyncio.sleep(0.01)
-    errand.fail(RankFailed(1, "n1", "no space left"))
+    image_task.fail(RankFailed(1, "n1", "no space left"))
     await is_ending.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-async def test_work_that_another_ranks_error_stops_has_no_result(hub: Hub, tmp_path: Path) -> None:
+async def test_work_stopped_by_another_rank_has_no_result(hub: Hub, tmp_path: Path) -> None:
     cluster = Cluster(hub.fabrics[0], f"{tmp_path}/cache")
-    errand = ImageTask(0, "image", cluster._council)
-    task = asyncio.create_task(cluster._work_on(errand, lambda: asyncio.sleep(60, "result")))
+    image_task = ImageTask(0, "image", cluster._channel)
+    task = asyncio.create_task(cluster._work_on(image_task, lambda: asyncio.sleep(60, "result")))
     await asyncio.sleep(0.01)
-    errand.fail(RankFailed(1, "n1", "no space left"))
+    image_task.fail(RankFailed(1, "n1", "no space left"))
     async with asyncio.timeout(10):
         assert await task is None
 
 
-async def test_an_exception_of_the_listener_reaches_the_caller_of_run(hub: Hub, tmp_path: Path) -> None:
+async def test_exception_of_the_listener_reaches_the_caller_of_run(hub: Hub, tmp_path: Path) -> None:
     def on_event(event: Event) -> None:
         if isinstance(event, NodeDone):
             raise LookupError("listener")  # noqa: TRY004

@@ -1,4 +1,4 @@
-"""Whatever the ranks have, and whoever drops out, all the others end with all bytes, each fetched once."""
+"""The exchange: for any holdings, and any ranks that fail, the others end with all bytes, each fetched once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastpull.cluster.blobs.exchange_coordinator import ExchangeCoordinator
 from fastpull.cluster.blobs.local_blob import LocalBlob, RangeTarget
 from fastpull.cluster.blobs.plan import MIB, cut
 from fastpull.cluster.control.channel import ClusterTerms, ControlChannel
-from fastpull.cluster.transport.fabric import OnWindow
+from fastpull.cluster.transport.fabric import OnFrame
 from fastpull.cluster.transport.frame import Frame
 from fastpull.cluster.transport.sender import Sender
 from fastpull.concurrency.threads import in_thread
@@ -38,14 +38,14 @@ BLOBS = tuple(Descriptor("application/octet-stream", Digest.of(content), len(con
 
 @dataclass(frozen=True)
 class ExchangeCase:
-    """What the ranks begin with.
+    """The initial state of the ranks.
 
     Attributes:
-        had: for each rank the (blob, start, stop) that its cache has; None for a rank that has all blobs whole.
-        wants: whether each rank wants what it lacks.
-        fan_out: of the tree.
-        dropped: ranks that fail, after so many windows.
-        gives_ranges: the registry can give parts of a blob.
+        had: for each rank the ranges (blob, start, stop) in its cache; None for a rank that has all blobs.
+        wants: for each rank whether it needs the blobs that it lacks.
+        fan_out: the fan-out of the trees.
+        dropped: the ranks that fail, with the number of frames that they receive before.
+        gives_ranges: whether the registry serves ranges.
     """
 
     had: tuple[tuple[tuple[int, int, int], ...] | None, ...]
@@ -71,12 +71,12 @@ def cases(draw: st.DrawFn) -> ExchangeCase:
     )
 
 
-async def no_room(_: LocalBlob) -> None:
-    raise AssertionError("all shelves have files")
+async def no_allocation(_: LocalBlob) -> None:
+    raise AssertionError("all blobs have files")
 
 
 class ExchangeRanks:
-    """The ranks of a case, each with a store, an exchange and a council of its own."""
+    """The ranks of a case, each with its own store, exchange and control channel."""
 
     def __init__(self, case: ExchangeCase, folder: str, executor: ThreadPoolExecutor) -> None:
         self.case = case
@@ -84,43 +84,45 @@ class ExchangeRanks:
         self.executor = executor
         self.errors: dict[int, FastpullError] = {}
         self.fetched: list[tuple[int, int, int]] = []
-        self.windows = dict.fromkeys(range(len(case.had)), 0)
+        self.frames = dict.fromkeys(range(len(case.had)), 0)
         terms = ClusterTerms(timeout_seconds=60, stall_seconds=60, best_effort=True, fan_out=case.fan_out)
-        self.councils = [ControlChannel(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
-        self.shelves = [self._shelves(rank, f"{folder}/{rank}") for rank in range(len(case.had))]
-        self.held = [[shelf.there(0, shelf.descriptor.size) for shelf in shelves] for shelves in self.shelves]
+        self.channels = [ControlChannel(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
+        self.blobs = [self._open_blobs(rank, f"{folder}/{rank}") for rank in range(len(case.had))]
+        self.held = [
+            [local_blob.available_ranges(0, local_blob.descriptor.size) for local_blob in blobs] for blobs in self.blobs
+        ]
         self.exchanges: dict[int, Exchange] = {}
 
-    def _shelves(self, rank: int, folder: str) -> list[LocalBlob]:
+    def _open_blobs(self, rank: int, folder: str) -> list[LocalBlob]:
         store, had = Store(folder), self.case.had[rank]
-        shelves = []
+        blobs = []
         for number, blob in enumerate(BLOBS):
             lock = store.lock(blob.digest)
             assert lock.try_acquire()
             partial = store.begin(blob.digest, blob.size, lock)
-            shelf = LocalBlob(blob, None, partial)
+            local_blob = LocalBlob(blob, None, partial)
             parts = [(number, 0, blob.size)] if had is None else [part for part in had if part[0] == number]
             for _, start, stop in parts:
-                shelf.put(min(start, stop), [CONTENTS[number][min(start, stop) : max(start, stop)]])
-            shelves.append(shelf)
-        return shelves
+                local_blob.write(min(start, stop), [CONTENTS[number][min(start, stop) : max(start, stop)]])
+            blobs.append(local_blob)
+        return blobs
 
     async def run(self) -> None:
-        ranks = len(self.councils)
-        self.chair = ExchangeCoordinator(0, SIZES, ranks, range(ranks), self.councils[0])
-        for rank, council in enumerate(self.councils):
-            council.start(self._on_window(rank))
+        ranks = len(self.channels)
+        self.coordinator = ExchangeCoordinator(0, SIZES, ranks, range(ranks), self.channels[0])
+        for rank, channel in enumerate(self.channels):
+            channel.start(self._on_frame(rank))
             note = partial(self._note, rank)
             self.exchanges[rank] = Exchange(
                 0,
-                self.shelves[rank],
+                self.blobs[rank],
                 ranks,
-                council,
-                Sender(0, council, self.executor, note),
+                channel,
+                Sender(0, channel.fabric, self.executor, note),
                 self.executor,
                 note,
                 wants=self.case.wants[rank],
-                find_room=no_room,
+                allocate=no_allocation,
                 fetch=self._fetch,
             )
         for rank in [rank for rank, count in self.case.dropped.items() if count == 0]:
@@ -131,48 +133,48 @@ class ExchangeRanks:
 
     def is_done(self) -> bool:
         return all(
-            shelf.amount == shelf.descriptor.size
+            local_blob.available == local_blob.descriptor.size
             for rank in self.exchanges
             if self.case.wants[rank]
-            for shelf in self.shelves[rank]
+            for local_blob in self.blobs[rank]
         )
 
     async def close(self) -> None:
-        self.chair.close()
+        self.coordinator.close()
         for exchange in list(self.exchanges.values()):
             await exchange.close()
-        for council in self.councils:
-            await council.stop()
+        for channel in self.channels:
+            await channel.stop()
         for task in list(self.hub.tasks):
             task.cancel()
         await asyncio.gather(*self.hub.tasks, return_exceptions=True)
 
-    async def _fetch(self, blob: int, tap: RangeTarget, is_all: bool) -> None:
+    async def _fetch(self, blob: int, target: RangeTarget, is_all: bool) -> None:
         if not (is_all or self.case.gives_ranges):
             raise RangesIgnored
-        for start, stop in tap.gaps():
+        for start, stop in target.gaps():
             for at in range(start, stop, 300_000):
                 piece = CONTENTS[blob][at : min(at + 300_000, stop)]
-                await in_thread(self.executor, tap.write, at, [piece])
+                await in_thread(self.executor, target.write, at, [piece])
                 self.fetched.append((blob, at, at + len(piece)))
 
     def _note(self, rank: int, error: FastpullError) -> None:
         self.errors.setdefault(rank, error)
 
-    def _on_window(self, rank: int) -> OnWindow:
-        async def on_window(sender: int, memory: memoryview) -> None:
+    def _on_frame(self, rank: int) -> OnFrame:
+        async def on_frame(sender: int, memory: memoryview) -> None:
             if rank in self.exchanges:
-                self.windows[rank] += 1
-                await self.exchanges[rank].receive(sender, Frame.open(memory), memory)
-                if self.windows[rank] == self.case.dropped.get(rank):
+                self.frames[rank] += 1
+                await self.exchanges[rank].receive(sender, Frame.unpack(memory), memory)
+                if self.frames[rank] == self.case.dropped.get(rank):
                     self.hub.spawn(self._drop(rank))
 
-        return on_window
+        return on_frame
 
     async def _drop(self, rank: int) -> None:
         if rank in self.exchanges:
             await self.exchanges.pop(rank).close()
-            self.chair.drop(rank)
+            self.coordinator.drop(rank)
 
 
 @contextlib.contextmanager
@@ -195,14 +197,14 @@ def exchange(case: ExchangeCase, spoiled: bool = False) -> ExchangeRanks:
         asyncio.run(run())
         for rank in ranks.exchanges:
             if case.wants[rank] and not spoiled:
-                for shelf, content in zip(ranks.shelves[rank], CONTENTS, strict=True):
-                    with open(shelf.partial.data_path, "rb") as file:  # type: ignore[union-attr]
+                for local_blob, content in zip(ranks.blobs[rank], CONTENTS, strict=True):
+                    with open(local_blob.partial.data_path, "rb") as file:  # type: ignore[union-attr]
                         assert file.read() == content
         return ranks
 
 
 def covered(spans: list[tuple[int, int]]) -> int:
-    """How many bytes are in one or more of them."""
+    """Return the number of bytes in at least one of several ranges."""
     extents = Extents()
     for start, stop in spans:
         extents.add(start, stop)
@@ -216,31 +218,31 @@ def covered(spans: list[tuple[int, int]]) -> int:
 @example(ExchangeCase(((), (), (), ()), (True, True, True, True), 1, {2: 1}))
 @example(ExchangeCase(((), None, ()), (True, False, True), 1, {1: 0}))
 @example(ExchangeCase(((), (), ()), (True, True, True), gives_ranges=False))
-def test_all_who_want_bytes_get_them_and_none_is_fetched_twice(case: ExchangeCase) -> None:
+def test_ranks_get_all_wanted_bytes_and_none_is_fetched_twice(case: ExchangeCase) -> None:
     ranks = exchange(case)
     assert not ranks.errors
     if case.dropped:
         return
-    for stretch in cut(SIZES, len(case.had)):
+    for chunk in cut(SIZES, len(case.had)):
         fetched = [
-            (max(start, stretch.start), min(stop, stretch.stop))
+            (max(start, chunk.start), min(stop, chunk.stop))
             for blob, start, stop in ranks.fetched
-            if blob == stretch.blob and start < stretch.stop and stretch.start < stop
+            if blob == chunk.blob and start < chunk.stop and chunk.start < stop
         ]
         assert sum(stop - start for start, stop in fetched) == covered(fetched)
         assert (
             not fetched
             or not case.gives_ranges
             or not any(
-                low <= stretch.start and stretch.stop <= high for held in ranks.held for low, high in held[stretch.blob]
+                low <= chunk.start and chunk.stop <= high for held in ranks.held for low, high in held[chunk.blob]
             )
         )
 
 
-def test_a_window_that_was_changed_on_its_way_is_not_written_and_says_whose_it_was() -> None:
+def test_damaged_frame_is_not_written_and_names_its_sender() -> None:
     ranks = exchange(ExchangeCase((None, ()), (True, True)), spoiled=True)
     [(rank, error)] = ranks.errors.items()
     assert rank == 1
     assert isinstance(error, FrameDamaged)
     assert "rank 0" in str(error)
-    assert not any(shelf.amount for shelf in ranks.shelves[1])
+    assert not any(local_blob.available for local_blob in ranks.blobs[1])

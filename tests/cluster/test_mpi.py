@@ -1,4 +1,4 @@
-"""Jobs of real MPI processes: what leaves the registry, what the nodes have in the end, and what happens in faults."""
+"""Jobs of real MPI processes: traffic of the registry, results on the nodes, and faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PULL = ("pull", "--mpi", "--rank-is-node", "--json")
 
 @pytest.fixture
 def image(registry: FaultyRegistry) -> str:
-    """An image of three layers, some 14 MiB as they are stored."""
+    """Return an image with three layers, some 14 MiB as stored."""
     noise = random.Random(8)
     sizes = (9 * MIB, 4 * MIB, 1 * MIB)
     layers = [[file(f"data-{size}", noise.randbytes(size)), file(f"text-{size}", b"text" * 1000)] for size in sizes]
@@ -34,7 +34,7 @@ def image(registry: FaultyRegistry) -> str:
 
 
 def blob_bytes(registry: FaultyRegistry) -> int:
-    """How many bytes of layers have left the registry."""
+    """Return the number of bytes of layers that left the registry."""
     return sum(size for digest, size in registry.sent.items() if size > MIB // 2)
 
 
@@ -51,7 +51,7 @@ def assert_all_have(job: Job, registry: FaultyRegistry, ranks: list[int]) -> Non
 
 
 def assert_nothing_wrong(job: Job) -> None:
-    """Whatever is published is what its name says."""
+    """Check the digest of every published blob."""
     for rank in range(job.ranks):
         for digest, content in job.blobs(rank).items():
             assert digest == "sha256:" + hashlib.sha256(content).hexdigest()
@@ -73,10 +73,10 @@ async def test_each_byte_leaves_the_registry_once(
     assert 0 < result["seconds_to_first"] <= result["seconds_to_all"]
     assert sum('"event": "node_done"' in line for line in ended.out.splitlines()) == ranks
     assert sum(asked.path.endswith("/manifests/v1") for asked in registry.asked) == 1
-    assert not job.drafts()
+    assert not job.leftovers()
 
 
-async def test_who_has_it_serves_it_and_all_make_the_same_file(
+async def test_node_with_the_blobs_serves_them_and_all_files_are_equal(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
     job = Job(tmp_path, 4)
@@ -90,19 +90,21 @@ async def test_who_has_it_serves_it_and_all_make_the_same_file(
     assert result["registry_bytes"] == 0
     assert_built_once(result, ranks=4, layers=3)
     [holder] = [node for node in result["nodes"] if node["rank"] == 3]
-    assert (holder["built"], holder["received"]) == ([0], 0), "the largest, whose blob it has"
-    assert 0 < result["exchanged_bytes"] == holder["sent"] < image_bytes(registry), "each blob to its builder alone"
+    assert (holder["built"], holder["received"]) == ([0], 0), "it builds the largest layer, since it has the blob"
+    assert 0 < result["exchanged_bytes"] == holder["sent"] < image_bytes(registry), "each blob goes to its builder only"
     assert_same_files(job, tmp_path / "alone.sqsh")
 
 
 @pytest.mark.parametrize(
     ("ranks", "options"),
     [
-        pytest.param(2, ("--keep-images",), id="two, whose caches keep the image"),
-        pytest.param(4, ("--compression", "gzip:6", "--block-size", "64K", "--for", "enroot"), id="four, for enroot"),
+        pytest.param(2, ("--keep-images",), id="2 ranks, kept images"),
+        pytest.param(
+            4, ("--compression", "gzip:6", "--block-size", "64K", "--for", "enroot"), id="4 ranks, for enroot"
+        ),
     ],
 )
-async def test_each_layer_is_built_by_one_node_and_all_make_the_file_of_one(
+async def test_each_layer_is_built_once_and_all_files_equal_that_of_one_node(
     ranks: int, options: tuple[str, ...], tmp_path: Path, registry: FaultyRegistry
 ) -> None:
     image = layered(registry)
@@ -122,7 +124,7 @@ async def test_each_layer_is_built_by_one_node_and_all_make_the_file_of_one(
 
 
 def layered(registry: FaultyRegistry) -> str:
-    """An image with what makes runs differ: a layer twice, an empty one, hidden files, holes, tails, twins."""
+    """Return an image with a repeated and an empty layer, hidden files, holes, tail ends and duplicates."""
     noise = random.Random(9)
     one, two = noise.randbytes(3 * MIB + 5), noise.randbytes(2 * MIB)
     small = [file(f"etc/{number % 7}/{number}", noise.randbytes(number % 90) + b"a") for number in range(300)]
@@ -136,29 +138,29 @@ def assert_built_once(result: dict[str, Any], ranks: int, layers: int) -> None:
     assert len(result["nodes"]) == ranks
     assert sorted(layer for node in result["nodes"] for layer in node["built"]) == list(range(layers))
     assert result["run_bytes"] == sum(node["runs_sent"] for node in result["nodes"]) > 0
-    assert result["run_bytes"] % (ranks - 1) == 0, "each run to each other rank once"
+    assert result["run_bytes"] % (ranks - 1) == 0, "each artifact reaches each other rank once"
 
 
 def assert_same_files(job: Job, alone: Path) -> None:
     for rank in range(job.ranks):
         assert (job.folder / f"out-{rank}/image.sqsh").read_bytes() == alone.read_bytes(), rank
-    assert not job.drafts()
+    assert not job.leftovers()
 
 
 OUTPUT = "/out-{rank}/image.sqsh"
 
 
-async def made_alone(image: str, folder: Path, registry: FaultyRegistry) -> Path:
+async def pulled_alone(image: str, folder: Path, registry: FaultyRegistry) -> Path:
     alone = await run("pull", image, "-o", folder / "alone.sqsh", cache=f"{folder}/alone")
     assert alone.code == 0, alone.err
     registry.sent.clear()
     return folder / "alone.sqsh"
 
 
-async def test_another_node_builds_what_a_dead_one_was_to_build(
+async def test_another_node_builds_the_layers_of_a_dead_node(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
-    alone = await made_alone(image, tmp_path, registry)
+    alone = await pulled_alone(image, tmp_path, registry)
     job = Job(tmp_path, 4)
     registry.faults.append(slow(1 * MIB))
     arguments = (*PULL, "--mpi-timeout", "3", "--best-effort", image, "-o", f"{tmp_path}{OUTPUT}")
@@ -176,7 +178,7 @@ async def test_another_node_builds_what_a_dead_one_was_to_build(
     assert not (tmp_path / "out-1/image.sqsh").exists()
 
 
-async def test_a_builder_that_hangs_is_named_and_nobody_has_a_part_of_a_file(
+async def test_hanging_builder_is_named_and_no_node_has_a_partial_file(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
     job = Job(tmp_path, 3)
@@ -190,9 +192,7 @@ async def test_a_builder_that_hangs_is_named_and_nobody_has_a_part_of_a_file(
     assert not [path for path in tmp_path.glob("out-*/*") if path.stat().st_size and not path.name.startswith(".")]
 
 
-async def test_a_part_of_a_run_that_arrives_changed_is_one_error(
-    tmp_path: Path, registry: FaultyRegistry, image: str
-) -> None:
+async def test_damaged_artifact_frame_is_one_error(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     ended = await Job(tmp_path, 2).run(*PULL, image, "-o", f"{tmp_path}{OUTPUT}", TEST_SPOIL="1")
     assert ended.code in (20, 40), ended.err
     [line] = errors_of(ended)
@@ -200,7 +200,7 @@ async def test_a_part_of_a_run_that_arrives_changed_is_one_error(
     assert not list(tmp_path.glob("out-*/*"))
 
 
-async def test_a_file_that_differs_is_not_published_and_its_node_is_named(
+async def test_differing_file_is_not_published_and_its_node_is_named(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
     job, arguments = Job(tmp_path, 3), (*PULL, image, "-o", f"{tmp_path}{OUTPUT}")
@@ -208,19 +208,19 @@ async def test_a_file_that_differs_is_not_published_and_its_node_is_named(
     assert ended.code == 40, ended.err
     [line] = errors_of(ended)
     assert "rank 1 on" in line
-    assert "one is that of ranks 0 and 2, another that of rank 1" in line
+    assert "one: ranks 0 and 2; another: rank 1" in line
     assert not list(tmp_path.glob("out-*/*"))
     ended = await job.run(*arguments, "--best-effort", TEST_OTHER="1")
     assert ended.code == 0, ended.err
     [error] = [node["error"] for node in result_of(ended)["nodes"] if node["error"]]
-    assert "another that of rank 1" in error
+    assert "another: rank 1" in error
     assert sorted(path.parent.name for path in tmp_path.glob("out-*/*")) == ["out-0", "out-2"]
 
 
-async def test_a_node_without_room_for_the_runs_of_others_fails_alone_where_that_is_asked_for(
+async def test_node_with_a_full_disk_fails_alone_with_best_effort(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
-    alone = await made_alone(image, tmp_path, registry)
+    alone = await pulled_alone(image, tmp_path, registry)
     job, arguments = Job(tmp_path, 3), (*PULL, image, "-o", f"{tmp_path}{OUTPUT}")
     ended = await job.run(*arguments, TEST_FULL="1")
     assert ended.code == 40, ended.err
@@ -236,7 +236,7 @@ async def test_a_node_without_room_for_the_runs_of_others_fails_alone_where_that
     assert not list(tmp_path.glob("out-1/*"))
 
 
-async def test_what_came_before_a_kill_is_not_fetched_again(
+async def test_bytes_received_before_a_kill_are_not_fetched_again(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
     job = Job(tmp_path, 3)
@@ -262,9 +262,7 @@ async def some_bytes(registry: FaultyRegistry, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_rank_that_hangs_is_named_and_the_job_ends(
-    tmp_path: Path, registry: FaultyRegistry, image: str
-) -> None:
+async def test_hanging_rank_is_named_and_the_job_ends(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     job = Job(tmp_path, 3)
     registry.faults.append(slow(1 * MIB))
     process = await job.start(*WARM, "--mpi-timeout", "3", image)
@@ -276,7 +274,7 @@ async def test_a_rank_that_hangs_is_named_and_the_job_ends(
     assert_nothing_wrong(job)
 
 
-async def test_the_others_go_on_without_a_rank_that_died(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_other_ranks_go_on_without_a_dead_rank(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     job = Job(tmp_path, 4)
     registry.faults.append(slow(1 * MIB))
     process = await job.start(*WARM, "--mpi-timeout", "3", "--best-effort", image, TEST_SHIELD="1")
@@ -292,7 +290,7 @@ async def test_the_others_go_on_without_a_rank_that_died(tmp_path: Path, registr
     assert {node["rank"] for node in results[0]["nodes"]} == {0, 1, 3}
 
 
-async def test_a_full_disk_stops_all_or_only_its_node(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_full_disk_stops_all_nodes_or_only_its_own(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     job = Job(tmp_path, 3)
     ended = await job.run(*WARM, image, TEST_FULL="1")
     assert ended.code == 40, ended.err
@@ -306,10 +304,10 @@ async def test_a_full_disk_stops_all_or_only_its_node(tmp_path: Path, registry: 
     assert_all_have(job, registry, [0, 2])
     failed = {node["rank"]: node["error"] for node in result_of(ended)["nodes"] if node["error"]}
     assert list(failed) == [1]
-    assert not job.drafts()
+    assert not job.leftovers()
 
 
-async def test_wrong_bytes_are_kept_by_nobody(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_corrupt_bytes_are_published_by_no_node(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     job = Job(tmp_path, 2)
     registry.faults.append(corrupted())
     ended = await job.run(*PULL, image, "-o", f"{tmp_path}/out-{{rank}}/image.sqsh")
@@ -320,7 +318,7 @@ async def test_wrong_bytes_are_kept_by_nobody(tmp_path: Path, registry: FaultyRe
     assert not list(tmp_path.glob("out-*/*"))
 
 
-async def test_a_cache_whose_bytes_have_changed_is_named(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_damaged_cache_is_named(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     job = Job(tmp_path, 2)
     assert (await run("warm", image, cache=f"{tmp_path}/cache-1")).code == 0
     largest = max((tmp_path / "cache-1/v1/blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
@@ -336,7 +334,7 @@ async def test_a_cache_whose_bytes_have_changed_is_named(tmp_path: Path, registr
     assert f"sha256:{largest.name}" not in job.blobs(0)
 
 
-async def test_a_registry_without_ranges_gives_each_blob_to_one(
+async def test_registry_without_ranges_serves_each_blob_to_one_node(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
     job = Job(tmp_path, 2)
@@ -345,10 +343,10 @@ async def test_a_registry_without_ranges_gives_each_blob_to_one(
     assert ended.code == 0, ended.err
     assert_all_have(job, registry, [0, 1])
     assert result_of(ended)["registry_bytes"] == image_bytes(registry)
-    assert len(registry.blob_requests()) <= 1 + 3 * (2 * 2 + 1)  # each lease may ask once, and one rank for it all
+    assert len(registry.blob_requests()) <= 1 + 3 * (2 * 2 + 1)  # one request per lease, and one for the whole blob
 
 
-async def test_a_registry_that_refuses_blobs_is_one_error(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_missing_blobs_are_one_error(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     registry.faults.append(status(404))
     ended = await Job(tmp_path, 2).run(*WARM, image)
     assert ended.code in (11, 40), ended.err
@@ -356,7 +354,7 @@ async def test_a_registry_that_refuses_blobs_is_one_error(tmp_path: Path, regist
     assert "no blob" in line or "sha256:" in line
 
 
-async def test_ranks_that_disagree_or_share_a_cache_begin_nothing(
+async def test_ranks_that_disagree_or_share_a_cache_fetch_nothing(
     tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
     job = Job(tmp_path, 3)
@@ -371,11 +369,11 @@ async def test_ranks_that_disagree_or_share_a_cache_begin_nothing(
     assert "the same directory for rank 0 on" in line
     assert "rank 1 has its own" in line
     assert not registry.asked
-    assert not job.drafts()
+    assert not job.leftovers()
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_a_rank_that_fails_before_the_others_have_begun_keeps_nobody_waiting(
+async def test_early_failure_of_a_rank_ends_the_image_on_all(
     first: int, tmp_path: Path, registry: FaultyRegistry, image: str
 ) -> None:
     job = Job(tmp_path, 2)
@@ -389,10 +387,10 @@ async def test_a_rank_that_fails_before_the_others_have_begun_keeps_nobody_waiti
     assert f"out-{first}/image.sqsh" in line
     assert (tmp_path / f"out-{first}/image.sqsh").read_bytes() == b"there"
     assert not (tmp_path / f"out-{1 - first}/image.sqsh").exists()
-    assert not job.drafts()
+    assert not job.leftovers()
 
 
-async def test_one_rank_of_a_node_works_for_all(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_one_rank_of_a_node_works(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     job = Job(tmp_path, 3)
     ended = await job.run("warm", "--mpi", "--json", image, f"{registry.address}/test/none:v1", image)
     assert ended.code == 11, ended.err
@@ -404,7 +402,7 @@ async def test_one_rank_of_a_node_works_for_all(tmp_path: Path, registry: Faulty
 
 
 @pytest.mark.peer("mpirun.openmpi")
-async def test_open_mpi_carries_it_as_well(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
+async def test_open_mpi_works_like_mpich(tmp_path: Path, registry: FaultyRegistry, image: str) -> None:
     mpirun = shutil.which("mpirun.openmpi")
     assert mpirun is not None
     job = Job(tmp_path, 2, (mpirun, "--allow-run-as-root", "--oversubscribe", "-x", "FASTPULL_CACHE"))
@@ -413,7 +411,7 @@ async def test_open_mpi_carries_it_as_well(tmp_path: Path, registry: FaultyRegis
     assert_all_have(job, registry, [0, 1])
 
 
-async def test_without_mpi_the_message_says_how_to_get_it(tmp_path: Path) -> None:
+async def test_missing_mpi4py_is_an_error_with_advice(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
     ended = await run("warm", "--mpi", "a", cache=f"{tmp_path}/cache", PYTHONPATH=str(tmp_path))
     assert ended.code == 40

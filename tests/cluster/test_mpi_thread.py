@@ -1,4 +1,4 @@
-"""The thread of the MPI fabric ends with its event loop, on any MPI library."""
+"""The thread of the MPI fabric ends with its event loop, with any MPI library."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fastpull.cluster.transport.mpi import MpiFabric
 
 
 class FakeWorld:
-    """A communicator of one rank whose messages take a number of looks to be sent."""
+    """A communicator of one rank that sends a message after a number of polls."""
 
-    def __init__(self, looks: int = 0) -> None:
-        self.looks = looks
+    def __init__(self, polls: int = 0) -> None:
+        self.polls = polls
         self.sent: list[bytes] = []
 
     def Improbe(self, *_: Any) -> None:  # noqa: N802  # mpi4py's name
@@ -23,10 +23,10 @@ class FakeWorld:
 
     def Isend(self, data: list[Any], *_: Any) -> Any:  # noqa: N802  # mpi4py's name
         def test() -> bool:
-            self.looks -= 1
-            if self.looks < 0:
+            self.polls -= 1
+            if self.polls < 0:
                 self.sent.append(bytes(data[0]))
-            return self.looks < 0
+            return self.polls < 0
 
         return SimpleNamespace(Test=test)
 
@@ -46,7 +46,7 @@ class FailingFabric(MpiFabric):
         self.finalized += 1
 
 
-async def no_window(_: int, __: memoryview) -> None:
+async def no_frame(_: int, __: memoryview) -> None:
     raise AssertionError
 
 
@@ -55,12 +55,12 @@ def ignore(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("starts", [True, False], ids=["while it serves", "before it serves"])
-def test_the_thread_ends_when_its_loop_is_closed(starts: bool) -> None:
+def test_thread_ends_when_its_loop_is_closed(starts: bool) -> None:
     async def run() -> FailingFabric:
         fabric = FailingFabric(FakeWorld())
         await fabric.open(10)
         if starts:
-            fabric.start(ignore, no_window, ignore)
+            fabric.start(ignore, no_frame, ignore)
         return fabric
 
     fabric = asyncio.run(run())
@@ -69,26 +69,26 @@ def test_the_thread_ends_when_its_loop_is_closed(starts: bool) -> None:
     assert fabric.finalized == 0, "MPI_Finalize would wait for the other ranks"
 
 
-def test_messages_posted_before_the_loop_is_closed_are_sent() -> None:
-    world = FakeWorld(looks=50)
+def test_queued_messages_are_sent_after_the_loop_is_closed() -> None:
+    world = FakeWorld(polls=50)
 
     async def run() -> FailingFabric:
         fabric = FailingFabric(world)
         await fabric.open(10)
-        fabric.start(ignore, no_window, ignore)
-        fabric.post(0, b"broken")
+        fabric.start(ignore, no_frame, ignore)
+        fabric.send_message(0, b"broken")
         return fabric
 
     asyncio.run(run())._thread.join(10)
     assert world.sent == [b"broken"]
 
 
-def test_a_message_that_is_never_sent_does_not_keep_the_thread() -> None:
+def test_unsent_message_does_not_keep_the_thread() -> None:
     async def run() -> FailingFabric:
-        fabric = FailingFabric(FakeWorld(looks=10**9))
+        fabric = FailingFabric(FakeWorld(polls=10**9))
         await fabric.open(10)
-        fabric.start(ignore, no_window, ignore)
-        fabric.post(0, b"lost")
+        fabric.start(ignore, no_frame, ignore)
+        fabric.send_message(0, b"lost")
         return fabric
 
     fabric = asyncio.run(run())
@@ -96,9 +96,9 @@ def test_a_message_that_is_never_sent_does_not_keep_the_thread() -> None:
     assert not fabric._thread.is_alive()
 
 
-async def test_a_rank_that_leaves_finalizes() -> None:
+async def test_leave_finalizes_mpi() -> None:
     fabric = FailingFabric(FakeWorld())
     await fabric.open(10)
-    fabric.start(ignore, no_window, ignore)
+    fabric.start(ignore, no_frame, ignore)
     await fabric.leave()
     assert fabric.finalized == 1

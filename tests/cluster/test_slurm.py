@@ -1,4 +1,4 @@
-"""A real Slurm: its steps on two nodes share a cache, and the examples run as they are."""
+"""A real Slurm: steps on two nodes share a cache, and the examples run unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FASTPULL = (sys.executable, "-m", "fastpull")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     prolog = (EXAMPLES / "prolog.sh").read_text()
     here = str(Path(sys.executable).parent / "fastpull")
-    assert "\nFASTPULL=/opt/fastpull/bin/fastpull\n" in prolog, "the line that sites change"
+    assert "\nFASTPULL=/opt/fastpull/bin/fastpull\n" in prolog, "the line that sites edit"
     folder = tmp_path_factory.mktemp("slurm")
     prolog = prolog.replace("/opt/fastpull/bin/fastpull", here).replace(
         "HOME=", f"FASTPULL_CACHE={folder}/prolog HOME="
@@ -54,7 +54,7 @@ async def until(registry: FaultyRegistry, sent: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_step_on_all_nodes_downloads_once_and_asks_once(
+async def test_step_on_all_nodes_downloads_once_and_resolves_once(
     registry: FaultyRegistry, cluster: Slurm, tmp_path: Path
 ) -> None:
     reference = image(registry, 8 << 20)
@@ -68,11 +68,11 @@ async def test_a_step_on_all_nodes_downloads_once_and_asks_once(
     asked = len(registry.asked)
     again = await cluster.run(*BOTH, *FASTPULL, "warm", reference, FASTPULL_CACHE=str(tmp_path / "cache"))
     assert again.code == 0, again.err
-    assert len(registry.asked) == asked + 1, "the next step asks once whether the tag has moved"
+    assert len(registry.asked) == asked + 1, "the next step resolves the tag once"
 
 
 @pytest.mark.parametrize("number", ["KILL", "TERM"])
-async def test_another_node_takes_over_when_the_leader_s_step_is_killed(
+async def test_another_node_takes_over_after_the_leader_is_killed(
     registry: FaultyRegistry, cluster: Slurm, tmp_path: Path, number: str
 ) -> None:
     reference = image(registry, 2 << 20)
@@ -84,7 +84,7 @@ async def test_another_node_takes_over_when_the_leader_s_step_is_killed(
     assert other.stderr is not None
     async with asyncio.timeout(60):
         while b"waiting for" not in (line := await other.stderr.readline()):
-            assert line, "it has ended"
+            assert line, "fastpull ended"
     killed = await cluster.run("scancel", f"--signal={number}", f"{await cluster.job('leader')}.0")
     assert killed.code == 0, killed.err
     await asyncio.wait_for(leader.communicate(), 60)
@@ -93,7 +93,7 @@ async def test_another_node_takes_over_when_the_leader_s_step_is_killed(
     _, err = await asyncio.wait_for(other.communicate(), 60)
     assert leader.returncode != 0
     assert other.returncode == 0, err.decode()
-    assert blob_bytes(registry) <= 1.01 * SIZE + (10 << 20), "what was on the wire is fetched again, at most"
+    assert blob_bytes(registry) <= 1.01 * SIZE + (10 << 20), "at most the bytes in flight are fetched again"
     assert blob_bytes(registry) > before
     cache = fastpull.cache.CacheManager(str(tmp_path / "cache"))
     assert cache.verify().is_sound
@@ -104,7 +104,7 @@ async def test_another_node_takes_over_when_the_leader_s_step_is_killed(
 @pytest.mark.parametrize(
     "comment", ["image={}", "project=a,image={};x", "image=no.such.registry.invalid/x:y", "nothing"]
 )
-async def test_the_prolog_brings_what_a_job_names_and_fails_no_job(
+async def test_prolog_warms_the_image_of_a_job_and_fails_no_job(
     registry: FaultyRegistry, cluster: Slurm, comment: str
 ) -> None:
     cache = cluster.folder / "prolog"
@@ -124,7 +124,7 @@ async def test_the_prolog_brings_what_a_job_names_and_fails_no_job(
 
 @pytest.mark.peer("unsquashfs")
 @pytest.mark.parametrize("example", ["local-copies.sbatch", "broadcast.sbatch"])
-async def test_the_batch_examples_give_each_node_a_file_of_its_own(
+async def test_batch_examples_write_a_file_on_each_node(
     registry: FaultyRegistry, cluster: Slurm, tmp_path: Path, example: str
 ) -> None:
     reference, said = image(registry), tmp_path / "said"
@@ -137,12 +137,12 @@ async def test_the_batch_examples_give_each_node_a_file_of_its_own(
     assert sorted(lines) == [f"{node} tmpfs {digest}  -" for node in ("n1", "n2")], said.read_text()
     assert SIZE <= blob_bytes(registry) <= 1.01 * SIZE + 10_000
     left = await cluster.run(*BOTH, "ls", "-A", cluster.local)
-    assert left.out == "", "the examples leave nothing on the nodes"
+    assert left.out == "", "the examples remove their files from the nodes"
     shared = fastpull.cache.CacheManager(str(tmp_path / "cache")).usage()
     assert shared.images == (1 if example == "local-copies.sbatch" else 0)
 
 
-async def test_a_failure_is_the_step_s_failure(registry: FaultyRegistry, cluster: Slurm, tmp_path: Path) -> None:
+async def test_failure_of_fastpull_fails_the_step(registry: FaultyRegistry, cluster: Slurm, tmp_path: Path) -> None:
     said = tmp_path / "said"
     command = ("--nodes=2", f"--output={said}", EXAMPLES / "local-copies.sbatch", f"{registry.address}/no/such:v1")
     assert await cluster.batch(*command, "true", FASTPULL_CACHE=str(tmp_path / "cache")) == 11, said.read_text()

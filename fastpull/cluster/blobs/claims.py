@@ -1,4 +1,4 @@
-"""Claims: files that tell whether two ranks work in the same place, over whatever it is mounted."""
+"""Claims: files that show whether two ranks use the same path, however it is mounted."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import time
 
 from fastpull.errors import CacheError, OutputError, from_os_error
 
-_PATIENCE_SECONDS = 2.0  # for the other one to write who it is
+_OWNER_SECONDS = 2.0  # the time that the other rank has to write its number
 
 
 class Claim:
-    """A file whose name is the same for all ranks of a job: who can create it is alone, or the first.
+    """A file with the same name for all ranks of a job. The first rank that creates it owns the path.
 
     Args:
-        path: that is claimed; its directory exists.
+        path: the claimed path; its directory exists.
         job: a name that no other job has.
-        rank: who claims.
-        family: of errors.
+        rank: this rank.
+        family: the type of errors.
 
-    Spec: open(2), ``O_EXCL``: exclusive on NFS, too, since version 3.
+    Spec: open(2), ``O_EXCL``: exclusive also on NFS since version 3.
     """
 
     def __init__(self, path: str, job: str, rank: int, family: type[CacheError | OutputError]) -> None:
@@ -28,10 +28,10 @@ class Claim:
         self._path = os.path.join(folder, f".{name[:64]}.fastpull-{job}")
         self._rank = rank
         self._family = family
-        self._is_ours = False
+        self._is_held = False
 
-    def make(self) -> int | None:
-        """Claims; returns None, or the rank that was there before. Blocks.
+    def acquire(self) -> int | None:
+        """Claim the path; return None, or the rank that owns it. Blocks.
 
         Raises:
             CacheError, OutputError: the directory cannot be written to.
@@ -44,19 +44,19 @@ class Claim:
             with open(fd, "w", encoding="ascii") as file:
                 file.write(str(self._rank))
         except OSError as error:
-            raise _ours(self._family, error, self._path) from error
-        self._is_ours = True
+            raise _translate(self._family, error, self._path) from error
+        self._is_held = True
         return None
 
     def release(self) -> None:
-        """Gives it up. May be called twice."""
-        if self._is_ours:
-            self._is_ours = False
+        """Remove the claim. May be called twice."""
+        if self._is_held:
+            self._is_held = False
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
     def _owner(self) -> int:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _OWNER_SECONDS
         while True:
             with open(self._path, encoding="ascii") as file:
                 text = file.read()
@@ -65,7 +65,7 @@ class Claim:
             time.sleep(0.02)
 
 
-def _ours(family: type[CacheError | OutputError], error: OSError, path: str) -> CacheError | OutputError:
+def _translate(family: type[CacheError | OutputError], error: OSError, path: str) -> CacheError | OutputError:
     if issubclass(family, CacheError):
         return from_os_error(CacheError, error, path)
     return from_os_error(OutputError, error, path)

@@ -1,128 +1,139 @@
-"""The root's part of an exchange: it makes the plan and grants leases; see `fastpull.cluster.blobs.exchange`."""
+"""Rank 0's part of an exchange: it makes the plan and leases chunks; see `fastpull.cluster.blobs.exchange`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fastpull.cluster.blobs.plan import DistributionPlan, Holding, cut, from_bits, to_bits
+from fastpull.cluster.blobs.plan import DistributionPlan, Holding, cut
 from fastpull.cluster.build.build_coordinator import BuildCoordinator
 from fastpull.cluster.build.builders import MemberState
+from fastpull.cluster.messages import (
+    BlobLease,
+    BlobRequest,
+    ChunkDelivered,
+    ChunkLease,
+    ChunkRequest,
+    ChunksHeld,
+    ExchangePlan,
+    MemberHolding,
+    NewRound,
+)
 
 if TYPE_CHECKING:
     from fastpull.cluster.control.channel import ControlChannel
 
 
 class ExchangeCoordinator:
-    """The root's part: it makes the plan and grants leases.
+    """The plan of an image's exchange, and its leases.
 
     Args:
-        number: of the image within the job.
-        sizes: of its blobs, in bytes.
-        ranks: for how many the blobs are cut, the same on all.
+        image: the number of the image within the job.
+        sizes: the sizes of its blobs, in bytes.
+        ranks: the number of ranks for which the blobs are cut, the same on all ranks.
         members: the ranks that take part.
-        council: of the job.
-        layers: for each the number of its blob.
+        channel: the control channel of the job.
+        layers: for each layer the number of its blob.
+
+    Attributes:
+        members: the ranks that still take part.
+        chunks: the chunks of the image.
     """
 
     def __init__(
         self,
-        number: int,
+        image: int,
         sizes: Sequence[int],
         ranks: int,
         members: Sequence[int],
-        council: ControlChannel,
+        channel: ControlChannel,
         layers: Sequence[int] = (),
     ) -> None:
-        self._number = number
-        self._council = council
+        self._image = image
+        self._channel = channel
         self.members = list(members)
-        self.stretches = cut(sizes, ranks)
+        self.chunks = cut(sizes, ranks)
         self._layers = layers
         self._blobs = range(len(sizes))
-        self._judge = BuildCoordinator(number, layers, sizes, council)
+        self._build = BuildCoordinator(image, layers, sizes, channel)
         self._round = 0
-        self._said: dict[int, dict[str, Any]] = {}
+        self._held: dict[int, ChunksHeld] = {}
         self._plan: DistributionPlan | None = None
         self._stack = ExitStack()
-        for word, handler in (
-            ("hold", self._on_hold),
-            ("ask", self._on_ask),
-            ("brought", self._on_brought),
-            ("whole", self._on_whole),
-        ):
-            council.on(f"{number}.{word}", handler)
-        doing = f"image {number + 1} was exchanged"
-        self._stack.enter_context(council.expecting(self._debtors, doing))
+        channel.on(ChunksHeld, self._on_chunks_held, image)
+        channel.on(ChunkRequest, self._on_chunk_request, image)
+        channel.on(ChunkDelivered, self._on_chunk_delivered, image)
+        channel.on(BlobRequest, self._on_blob_request, image)
+        self._stack.enter_context(channel.expecting(self._outstanding, f"image {image + 1} was exchanged"))
 
     def drop(self, rank: int) -> None:
-        """Goes on without a rank, in a new round."""
+        """Go on without a rank, in a new round."""
         if rank in self.members:
             self.members.remove(rank)
-            self._judge.drop(rank)
+            self._build.drop(rank)
             self._round += 1
-            self._said, self._plan = {}, None
-            self._council.post_all(self.members, f"{self._number}.again", {"round": self._round})
+            self._held, self._plan = {}, None
+            self._channel.broadcast(NewRound(self._image, self._round), self.members)
 
     def close(self) -> None:
-        """Nothing is waited for any more."""
+        """Stop waiting for ranks."""
         self._stack.close()
 
-    def _on_hold(self, rank: int, value: dict[str, Any]) -> None:
-        if rank not in self.members or value["round"] != self._round:
+    def _on_chunks_held(self, rank: int, held: ChunksHeld) -> None:
+        if rank not in self.members or held.round != self._round:
             return
-        self._said[rank] = value
-        if len(self._said) == len(self.members):
+        self._held[rank] = held
+        if len(self._held) == len(self.members):
             self._make_plan()
 
     def _make_plan(self) -> None:
-        has = {rank: from_bits(said["has"], len(self.stretches)) for rank, said in self._said.items()}
-        makers = {
-            rank: MemberState(self._whole(has[rank]), from_bits(said["products"], len(self._layers)))
-            for rank, said in self._said.items()
-            if said["products"] is not None
+        states = {
+            rank: MemberState(self._complete_blobs(held.chunks), held.artifacts)
+            for rank, held in self._held.items()
+            if held.artifacts is not None
         }
-        sources = self._judge.plan(makers)
-        held = {}
-        for rank, said in self._said.items():
-            wants = frozenset(self._blobs) if said["wants"] else frozenset[int]()
-            if rank in makers:
+        sources = self._build.plan(states)
+        holdings = {}
+        for rank, held in self._held.items():
+            wants = frozenset(self._blobs) if held.wants else frozenset[int]()
+            if rank in states:
                 mine = (layer for layer, source in enumerate(sources) if source == rank)
-                wants = frozenset(self._layers[layer] for layer in mine if not makers[rank].products[layer])
-            held[rank] = Holding(has[rank], wants)
-        self._plan = DistributionPlan(self.stretches, held)
-        plan = {
-            "round": self._round,
-            "held": {
-                rank: [said["has"], to_bits([blob in held[rank].wants for blob in self._blobs])]
-                for rank, said in self._said.items()
-            },
-            "sources": sources,
-            "products": {rank: self._said[rank]["products"] for rank in makers},
+                wants = frozenset(self._layers[layer] for layer in mine if not states[rank].artifacts[layer])
+            holdings[rank] = Holding(held.chunks, wants)
+        self._plan = DistributionPlan(self.chunks, holdings)
+        members = {
+            rank: MemberHolding(
+                held.chunks, tuple(blob in holdings[rank].wants for blob in self._blobs), held.artifacts
+            )
+            for rank, held in self._held.items()
         }
-        self._council.post_all(self.members, f"{self._number}.plan", plan)
+        self._channel.broadcast(ExchangePlan(self._image, self._round, members, tuple(sources)), self.members)
 
-    def _whole(self, has: Sequence[bool]) -> frozenset[int]:
-        """The blobs of which a rank has all stretches."""
-        lacking = {stretch.blob for stretch in self.stretches if not has[stretch.number]}
+    def _complete_blobs(self, has: Sequence[bool]) -> frozenset[int]:
+        """Return the blobs of which all chunks are there."""
+        lacking = {chunk.blob for chunk in self.chunks if not has[chunk.number]}
         return frozenset(self._blobs) - lacking
 
-    def _on_ask(self, rank: int, value: dict[str, Any]) -> None:
-        if self._plan is not None and rank in self.members and value["round"] == self._round:
-            stretch = self._plan.take(rank)
-            self._council.post(rank, f"{self._number}.lease", {"round": self._round, "stretch": stretch})
+    def _current_plan(self, rank: int, round_: int) -> DistributionPlan | None:
+        return self._plan if rank in self.members and round_ == self._round else None
 
-    def _on_brought(self, _: int, value: dict[str, Any]) -> None:
-        if self._plan is not None and value["round"] == self._round:
-            self._plan.bring(value["stretch"])
+    def _on_chunk_request(self, rank: int, request: ChunkRequest) -> None:
+        plan = self._current_plan(rank, request.round)
+        if plan is not None:
+            self._channel.send(rank, ChunkLease(self._image, self._round, plan.lease(rank)))
 
-    def _on_whole(self, rank: int, value: dict[str, Any]) -> None:
-        if self._plan is not None and rank in self.members and value["round"] == self._round:
-            is_given = self._plan.take_whole(value["blob"], rank)
-            self._council.post(rank, f"{self._number}.given", {**value, "is_given": is_given})
+    def _on_chunk_delivered(self, _: int, delivered: ChunkDelivered) -> None:
+        if self._plan is not None and delivered.round == self._round:
+            self._plan.mark_delivered(delivered.chunk)
 
-    def _debtors(self) -> Iterable[int]:
+    def _on_blob_request(self, rank: int, request: BlobRequest) -> None:
+        plan = self._current_plan(rank, request.round)
+        if plan is not None:
+            is_granted = plan.lease_blob(request.blob, rank)
+            self._channel.send(rank, BlobLease(self._image, self._round, request.blob, is_granted))
+
+    def _outstanding(self) -> Iterable[int]:
         if self._plan is None:
-            return [rank for rank in self.members if rank not in self._said]
-        return list(self._plan.debtors()) or self._judge.missing()
+            return [rank for rank in self.members if rank not in self._held]
+        return list(self._plan.outstanding()) or self._build.missing()

@@ -1,4 +1,4 @@
-"""One blob on this rank, while its bytes are exchanged: in the cache, or growing there."""
+"""One blob on this rank while its bytes are exchanged: complete in the cache, or partial."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ ByteRange = tuple[int, int]
 
 
 class LocalBlob:
-    """The bytes of a blob that this rank has, to be read by whoever sends them on.
+    """The bytes of a blob that are on this rank, for other ranks.
 
-    They stay readable when the engine publishes the blob, or throws it away.
+    They stay readable after the pipeline has published or deleted the blob.
 
     Args:
-        descriptor: of the blob.
-        cached: the blob, if the cache has it.
-        partial: where it grows otherwise.
+        descriptor: the descriptor of the blob.
+        cached: the complete blob, if the cache has it.
+        partial: the partial blob otherwise.
 
     Attributes:
-        partial: see above.
-        is_settled: the engine has it, and will publish it or throw it away.
-        origins: the other ranks that bytes of it came from: those that have read or fetched them.
+        descriptor: the descriptor of the blob.
+        partial: the partial blob; None if the blob is complete, or has no file yet.
+        is_settled: whether the pipeline has opened the blob, and will publish or delete it.
+        origins: the other ranks that read or fetched bytes of this blob.
     """
 
     def __init__(self, descriptor: Descriptor, cached: CachedBlob | None, partial: PartialBlob | None) -> None:
@@ -42,72 +43,72 @@ class LocalBlob:
         self.origins = set[int]()
         self._cached: CachedBlob | None = None
         self._lock = threading.Lock()
-        self._there, self._claimed = Extents(), Extents()
+        self._available, self._claimed = Extents(), Extents()
         self._fd = -1
         self.fill(cached, partial)
 
     def fill(self, cached: CachedBlob | None, partial: PartialBlob | None) -> None:
-        """Says where the blob is, or grows; to be called once more where neither was known.
+        """Set the files of the blob. May be called again where neither file was known.
 
         Raises:
             CacheError: the file cannot be read.
         """
         self._cached, self.partial = cached, partial
-        there = [(0, self.descriptor.size)] if cached is not None else []
+        available = [(0, self.descriptor.size)] if cached is not None else []
         if partial is not None:
             try:
                 self._fd = os.open(partial.data_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             except OSError as error:
                 raise from_os_error(CacheError, error, partial.data_path) from error
             borders = [0, *(border for gap in partial.gaps() for border in gap), self.descriptor.size]
-            there = list(zip(borders[::2], borders[1::2], strict=True))
+            available = list(zip(borders[::2], borders[1::2], strict=True))
         with self._lock:
-            for start, stop in there:
-                self._there.add(start, stop)
+            for start, stop in available:
+                self._available.add(start, stop)
                 self._claimed.add(start, stop)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known of where the blob is."""
+        """Whether the blob has no file yet."""
         return self._cached is None and self.partial is None
 
     @property
-    def amount(self) -> int:
-        """How many bytes are there."""
+    def available(self) -> int:
+        """The number of available bytes."""
         with self._lock:
-            return self._there.total
+            return self._available.total
 
     @property
     def total(self) -> int:
-        """How many there will be."""
+        """The size of the blob in bytes."""
         return self.descriptor.size
 
     def has(self, start: int, stop: int) -> bool:
-        """Whether all bytes of a range are there."""
-        return not self._gaps(self._there, start, stop)
+        """Return whether all bytes of a range are available."""
+        return not self._gaps(self._available, start, stop)
 
     def gaps(self, start: int, stop: int) -> list[ByteRange]:
-        """What of a range is neither there nor being written."""
+        """Return the parts of a range that are neither available nor being written."""
         return self._gaps(self._claimed, start, stop)
 
-    def there(self, start: int, stop: int) -> list[ByteRange]:
-        """What of a range is there."""
+    def available_ranges(self, start: int, stop: int) -> list[ByteRange]:
+        """Return the available parts of a range."""
         found, at = [], start
-        for low, high in [*self._gaps(self._there, start, stop), (stop, stop)]:
+        for low, high in [*self._gaps(self._available, start, stop), (stop, stop)]:
             if low > at:
                 found.append((at, low))
             at = high
         return found
 
-    def put(self, offset: int, pieces: Sequence[bytes | memoryview]) -> list[ByteRange]:
-        """Writes consecutive pieces, as far as they are not there; returns what was new. Blocks.
+    def write(self, offset: int, pieces: Sequence[bytes | memoryview]) -> list[ByteRange]:
+        """Write the missing bytes of consecutive pieces; return the ranges that were new. Blocks.
 
         Raises:
-            CacheError: the filesystem refuses.
+            CacheError: the file cannot be written.
         """
         stop = offset + sum(map(len, pieces))
         with self._lock:
-            gaps = self._gaps_of(self._claimed, offset, stop)
+            gaps = _clipped_gaps(self._claimed, offset, stop)
             self._claimed.add(offset, stop)
         assert self.partial is not None or not gaps
         if gaps == [(offset, stop)]:
@@ -123,7 +124,7 @@ class LocalBlob:
         """See `fastpull.cluster.transport.send_queue.Readable`.
 
         Raises:
-            CacheError: the file cannot be read, or somebody has cut it short.
+            CacheError: the file cannot be read, or another process truncated it.
         """
         done = 0
         while done < len(buffer):
@@ -140,7 +141,7 @@ class LocalBlob:
         return True
 
     def close(self) -> None:
-        """Closes the files; a blob that is not complete stays for the next time. May be called twice."""
+        """Close the files; the cache keeps a partial blob for the next pull. May be called twice."""
         if self.partial is not None:
             self.partial.close()
         if self._cached is not None:
@@ -153,35 +154,36 @@ class LocalBlob:
         assert self.partial is not None
         self.partial.write(offset, pieces)
         with self._lock:
-            self._there.add(offset, offset + sum(map(len, pieces)))
+            self._available.add(offset, offset + sum(map(len, pieces)))
 
     def _gaps(self, extents: Extents, start: int, stop: int) -> list[ByteRange]:
         with self._lock:
-            return self._gaps_of(extents, start, stop)
-
-    def _gaps_of(self, extents: Extents, start: int, stop: int) -> list[ByteRange]:
-        return [(max(low, start), min(high, stop)) for low, high in extents.gaps(stop) if high > start]
+            return _clipped_gaps(extents, start, stop)
 
 
 class RangeTarget:
-    """A part of a shelf as the target of a download, which tells what comes.
+    """A range of a blob as the target of a download, which reports each write.
 
     Args:
-        shelf: of the blob.
-        start, stop: of the part; the rest of the blob is not asked for.
-        on_written: told each range that is new, on the thread that has written it.
+        blob: the blob.
+        start, stop: the range; the rest of the blob is not downloaded.
+        on_written: receives each new range, on the thread that wrote it.
     """
 
-    def __init__(self, shelf: LocalBlob, start: int, stop: int, on_written: Callable[[int, int], None]) -> None:
-        self._shelf = shelf
+    def __init__(self, blob: LocalBlob, start: int, stop: int, on_written: Callable[[int, int], None]) -> None:
+        self._blob = blob
         self._start, self._stop = start, stop
         self._on_written = on_written
 
     def gaps(self) -> list[ByteRange]:
         """See `fastpull.registry.download.download.DownloadTarget`."""
-        return self._shelf.gaps(self._start, self._stop)
+        return self._blob.gaps(self._start, self._stop)
 
     def write(self, offset: int, pieces: Sequence[bytes]) -> None:
         """See `fastpull.registry.download.download.DownloadTarget`."""
-        for start, stop in self._shelf.put(offset, pieces):
+        for start, stop in self._blob.write(offset, pieces):
             self._on_written(start, stop)
+
+
+def _clipped_gaps(extents: Extents, start: int, stop: int) -> list[ByteRange]:
+    return [(max(low, start), min(high, stop)) for low, high in extents.gaps(stop) if high > start]

@@ -1,8 +1,8 @@
-"""Who fetches and who serves what: pure decisions, without a fabric and without a clock.
+"""The plan of an exchange: which rank fetches and serves which chunk. Pure decisions, without network and clock.
 
-Every blob is cut into stretches. One that some rank has is served by such a rank, and never fetched; any other is
-fetched by one rank. A rank that has nothing to do takes the next stretch, in the same order on every run: so a slow
-rank does less, and nobody waits for it longer than for one stretch.
+Every blob is cut into chunks. A chunk that a rank already has is served by such a rank and never fetched; any other
+chunk is fetched by one rank. An idle rank takes the next chunk, in the same order in every run: a slow rank does less,
+and the others wait for it no longer than for one chunk.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MIB = 1 << 20
-STRETCH_SIZE = 16 * MIB
-"""Of a large blob: a request's round trip is small beside it."""
-_MIN_STRETCH = 2 * MIB
-_SHARES = 4  # stretches for each rank of an image that is small for its ranks
+CHUNK_SIZE = 16 * MIB
+"""The size of the chunks of a large image, so large that a request's round trip does not matter."""
+_MIN_CHUNK = 2 * MIB
+_CHUNKS_PER_RANK = 4  # at least, for an image that is small for its ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a blob that one rank brings to all who lack it.
+    """A part of a blob that one rank delivers to all ranks that lack it.
 
     Attributes:
-        number: within the image.
-        blob: number of the blob within the image.
-        start, stop: within the blob, in bytes.
+        number: its number within the image.
+        blob: the number of the blob within the image.
+        start, stop: the range within the blob, in bytes.
     """
 
     number: int
@@ -38,119 +38,109 @@ class Holding:
     """What a rank has of an image, and what it wants.
 
     Attributes:
-        has: for each stretch whether all of it is there.
-        wants: the blobs of which what is not there is to come; of others the rank only serves what it has.
+        has: for each chunk whether all of it is on the rank.
+        wants: the blobs whose missing chunks the rank needs; of other blobs it only serves what it has.
     """
 
     has: tuple[bool, ...]
     wants: frozenset[int]
 
-    def lacks(self, stretch: Chunk) -> bool:
-        """Whether a stretch is to come."""
-        return stretch.blob in self.wants and not self.has[stretch.number]
+    def lacks(self, chunk: Chunk) -> bool:
+        """Return whether the rank needs a chunk that it does not have."""
+        return chunk.blob in self.wants and not self.has[chunk.number]
 
 
 def cut(sizes: Sequence[int], ranks: int) -> tuple[Chunk, ...]:
-    """Cuts blobs into stretches, in the order in which they are fetched: the largest blob first, as the engine reads.
+    """Cut blobs into chunks, in the order in which they are fetched: the largest blob first, as the pipeline reads.
 
     Args:
-        sizes: of the blobs, in bytes.
-        ranks: that share the work.
+        sizes: the sizes of the blobs, in bytes.
+        ranks: the number of ranks that share the work.
     """
-    share = sum(sizes) // (ranks * _SHARES) // MIB * MIB
-    length = min(STRETCH_SIZE, max(_MIN_STRETCH, share))
-    stretches: list[Chunk] = []
+    share = sum(sizes) // (ranks * _CHUNKS_PER_RANK) // MIB * MIB
+    length = min(CHUNK_SIZE, max(_MIN_CHUNK, share))
+    chunks: list[Chunk] = []
     for blob in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         for start in range(0, sizes[blob], length):
-            stretches.append(Chunk(len(stretches), blob, start, min(start + length, sizes[blob])))
-    return tuple(stretches)
+            chunks.append(Chunk(len(chunks), blob, start, min(start + length, sizes[blob])))
+    return tuple(chunks)
 
 
 class DistributionPlan:
-    """The work on an image that is left.
+    """The remaining work on an image.
 
     Args:
-        stretches: of the image.
-        holdings: of the ranks that take part.
+        chunks: the chunks of the image.
+        holdings: the holdings of the ranks that take part.
     """
 
-    def __init__(self, stretches: Sequence[Chunk], holdings: Mapping[int, Holding]) -> None:
-        self._lacking = [set(receivers(holdings, stretch)) for stretch in stretches]
-        self._holders = [
-            {rank for rank, holding in holdings.items() if holding.has[stretch.number]} for stretch in stretches
-        ]
-        self._left = [stretch.number for stretch in stretches if self._lacking[stretch.number]]
-        self._stretches = stretches
-        self._taken: dict[int, int] = {}  # who has which
-        self._owners: dict[int, int] = {}  # of blobs that come as a whole
+    def __init__(self, chunks: Sequence[Chunk], holdings: Mapping[int, Holding]) -> None:
+        self._lacking = [set(receivers(holdings, chunk)) for chunk in chunks]
+        self._holders = [{rank for rank, holding in holdings.items() if holding.has[chunk.number]} for chunk in chunks]
+        self._remaining = [chunk.number for chunk in chunks if self._lacking[chunk.number]]
+        self._chunks = chunks
+        self._leases: dict[int, int] = {}  # the rank that delivers a chunk
+        self._blob_owners: dict[int, int] = {}  # the rank that fetches a whole blob
 
-    def take(self, rank: int) -> int | None:
-        """The next stretch for a rank to bring; None where there is no more for it."""
-        for at, number in enumerate(self._left):
+    def lease(self, rank: int) -> int | None:
+        """Return the next chunk for a rank to deliver; None where no chunk is left for it."""
+        for at, number in enumerate(self._remaining):
             holders = self._holders[number]
             if rank in holders or (not holders and rank in self._lacking[number]):
-                del self._left[at]
-                self._taken[number] = rank
+                del self._remaining[at]
+                self._leases[number] = rank
                 return number
         return None
 
-    def take_whole(self, blob: int, rank: int) -> bool:
-        """Gives a rank all of a blob that is to be fetched, if nobody has that: its host gives no ranges."""
-        if self._owners.setdefault(blob, rank) != rank:
+    def lease_blob(self, blob: int, rank: int) -> bool:
+        """Lease to a rank all chunks of a blob that have to be fetched; return whether it is the first to ask.
+
+        This is for a blob whose host ignores ranges.
+        """
+        if self._blob_owners.setdefault(blob, rank) != rank:
             return False
-        for stretch in self._stretches:
-            if stretch.blob == blob and not self._holders[stretch.number] and stretch.number in self._left:
-                self._left.remove(stretch.number)
-                self._taken[stretch.number] = rank
+        for chunk in self._chunks:
+            if chunk.blob == blob and not self._holders[chunk.number] and chunk.number in self._remaining:
+                self._remaining.remove(chunk.number)
+                self._leases[chunk.number] = rank
         return True
 
-    def bring(self, number: int) -> None:
-        """Takes note that a stretch has left the rank that took it."""
-        self._taken.pop(number, None)
+    def mark_delivered(self, number: int) -> None:
+        """Record that a chunk has left the rank that leased it."""
+        self._leases.pop(number, None)
 
-    def debtors(self) -> dict[int, list[int]]:
-        """The ranks that took stretches and have not brought them."""
+    def outstanding(self) -> dict[int, list[int]]:
+        """Return the leased chunks that are not delivered, by rank."""
         found: dict[int, list[int]] = {}
-        for number, rank in self._taken.items():
+        for number, rank in self._leases.items():
             found.setdefault(rank, []).append(number)
         return found
 
 
-def receivers(holdings: Mapping[int, Holding], stretch: Chunk) -> list[int]:
-    """The ranks that lack a stretch and want it, in the order of their numbers."""
-    return sorted(rank for rank, holding in holdings.items() if holding.lacks(stretch))
+def receivers(holdings: Mapping[int, Holding], chunk: Chunk) -> list[int]:
+    """Return the ranks that lack a chunk and want it, in ascending order."""
+    return sorted(rank for rank, holding in holdings.items() if holding.lacks(chunk))
 
 
 def next_ranks(rank: int, origin: int, wanting: Sequence[int], turn: int, fan_out: int) -> list[int]:
-    """To whom a rank sends a window on.
+    """Return the ranks to which a rank forwards a frame.
 
-    The ranks stand in a tree, whose root is the one that has fetched or read the window. Who stands where turns from
-    stretch to stretch, so that all send about as much as they receive.
+    The ranks form a tree, whose root is the frame's origin. The order of the others rotates from chunk to chunk, so
+    that all send about as much as they receive.
 
     Args:
-        rank: that has the window.
-        origin: the root.
-        wanting: the ranks that lack it, in the order of their numbers.
-        turn: how far the order is turned: the number of the stretch.
-        fan_out: to how many others each sends; 1 makes a chain of the tree.
+        rank: the rank that has the frame.
+        origin: the root of the tree.
+        wanting: the ranks that lack the frame, in ascending order.
+        turn: the rotation, such as the number of the chunk.
+        fan_out: the number of ranks to which each rank sends; 1 makes a chain of the tree.
     """
     others = [one for one in wanting if one != origin]
     if not others:
         return []
     first = turn % len(others)
-    line = [origin, *others[first:], *others[:first]]
-    if rank not in line:
+    order = [origin, *others[first:], *others[:first]]
+    if rank not in order:
         return []
-    child = line.index(rank) * fan_out + 1
-    return line[child : child + fan_out]
-
-
-def to_bits(values: Sequence[bool]) -> str:
-    """Truth values as a hexadecimal number, the first as its lowest bit."""
-    return f"{sum(1 << number for number, value in enumerate(values) if value):x}"
-
-
-def from_bits(text: str, count: int) -> tuple[bool, ...]:
-    """So many truth values of a hexadecimal number."""
-    bits = int(text, 16)
-    return tuple(bool(bits >> number & 1) for number in range(count))
+    child = order.index(rank) * fan_out + 1
+    return order[child : child + fan_out]

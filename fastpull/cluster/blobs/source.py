@@ -1,4 +1,4 @@
-"""An image that the ranks of a job get together: resolved once, and its blobs exchanged."""
+"""An image source for all ranks of a job: rank 0 resolves the image, and the ranks exchange its blobs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import xxhash
 
 from fastpull.cache.refs import Ref
 from fastpull.cluster.control.channel import ROOT
+from fastpull.cluster.messages import Failure, ImageDocument, ImageDocuments, ImageResolved
 from fastpull.concurrency.threads import in_thread
 from fastpull.errors import Disagreement, FastpullError, MalformedDocument, RankFailed
 from fastpull.oci.digest import Digest
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     from fastpull.telemetry.timing import TimingScope
 
 
-class _Exchanged(DownloadingBlob):
-    """A blob that comes from the registry and from other ranks. A wrong one does not come again: the job says so."""
+class _ExchangedBlob(DownloadingBlob):
+    """A blob that arrives from the registry and from other ranks. A damaged one is not fetched again: the job fails."""
 
     is_remote = False
 
-    def __init__(self, context: SourceContext, coming: Any) -> None:
-        super().__init__(context, coming, lambda: False)
+    def __init__(self, context: SourceContext, partial: Any) -> None:
+        super().__init__(context, partial, lambda: False)
         self.is_fresh = True
 
 
@@ -48,12 +49,12 @@ class ClusterSource:
     """An image in a registry, for the ranks of a job.
 
     Args:
-        registry: as one node alone would ask it.
-        reference: of the image.
-        context: of the registry sources of this client.
-        errand: this rank's part of the image.
+        registry: the source that a single node would use.
+        reference: the reference of the image.
+        context: the context of the client's sources.
+        task: this rank's part of the image.
         members: the ranks that take part.
-        lead: what rank 0 decides; None on other ranks.
+        coordinator: the coordinator of the image on rank 0; None on other ranks.
     """
 
     def __init__(
@@ -61,16 +62,16 @@ class ClusterSource:
         registry: RegistrySource,
         reference: Reference,
         context: SourceContext,
-        errand: ImageTask,
+        task: ImageTask,
         members: Sequence[int],
-        lead: ImageCoordinator | None,
+        coordinator: ImageCoordinator | None,
     ) -> None:
         self._registry = registry
         self._context = context
         self._reference = reference
-        self._errand = errand
+        self._task = task
         self._members = members
-        self._lead = lead
+        self._coordinator = coordinator
 
     @property
     def identity(self) -> Identity:
@@ -78,77 +79,77 @@ class ClusterSource:
         return self._registry.identity
 
     async def resolve(self, platform: Platform) -> Image:
-        """See `fastpull.sources.base.Source`. The root asks; all others get its documents, and verify them."""
-        errand, registry, context = self._errand, self._registry, self._context
-        council, topic = errand.council, f"{errand.number}.documents"
-        if self._lead is None:
-            said = await council.spread(topic)
-            if "error" in said:
-                raise RankFailed(ROOT, council.hosts.get(ROOT, "?"), said["error"], said["exit_code"])
-            image = await self._from_documents(said, platform)
-            errand.resolved(image, said["ranks"], registry, context)
+        """See `fastpull.sources.base.Source`. Rank 0 asks the registry; other ranks get and verify its documents."""
+        task, registry, context = self._task, self._registry, self._context
+        channel = task.channel
+        if self._coordinator is None:
+            message = await channel.receive(ImageResolved, task.number)
+            if message.resolved is None:
+                failure = message.failure or Failure(ROOT, "it did not resolve the image", 1)
+                raise RankFailed(ROOT, channel.hosts.get(ROOT, "?"), failure.reason, failure.exit_code)
+            image = await self._from_documents(message.resolved, platform)
+            task.resolved(image, message.resolved.ranks, registry, context)
             return image
         try:
             image = await registry.resolve(platform)
-            said = await self._documents(image, platform)
+            documents = await self._documents(image, platform)
         except FastpullError as error:
-            said = {"error": error.message, "exit_code": error.exit_code}
-            await council.spread(topic, said, self._members)
+            self._coordinator.send_resolved(failure=Failure(ROOT, error.message, error.exit_code))
             raise
-        errand.resolved(image, self._lead.ranks, registry, context)
-        self._lead.plan()
-        said["ranks"] = self._lead.ranks
-        await council.spread(topic, said, self._members)
+        task.resolved(image, self._coordinator.ranks, registry, context)
+        self._coordinator.plan()
+        self._coordinator.send_resolved(documents)
         return image
 
     @asynccontextmanager
     async def open_blob(self, descriptor: Descriptor, rank: int, part: TimingScope) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
-        shelf = await self._errand.shelf(descriptor)
-        if shelf.partial is not None and not shelf.is_settled:
-            shelf.is_settled = True  # whoever opens it once more finds it in the cache, or gets it alone
-            yield _Exchanged(self._context, shelf.partial)
+        blob = await self._task.blob(descriptor)
+        if blob.partial is not None and not blob.is_settled:
+            blob.is_settled = True  # a second reader finds it in the cache, or fetches it for this node alone
+            yield _ExchangedBlob(self._context, blob.partial)
             return
-        async with self._registry.open_blob(descriptor, rank, part) as blob:
-            yield blob
+        async with self._registry.open_blob(descriptor, rank, part) as found:
+            yield found
 
     @property
     def is_shared(self) -> bool:
-        """Whether others get the image as well."""
-        return self._errand.ranks > 1
+        """Whether other ranks get the image as well."""
+        return self._task.ranks > 1
 
-    async def build(self, products: Sequence[LayerArtifact]) -> BuildMember | None:
-        """Takes part in making something of all layers with the other ranks; see `ImageTask.build`."""
-        return await self._errand.build(products)
+    async def build(self, artifacts: Sequence[LayerArtifact]) -> BuildMember | None:
+        """Build the artifacts of all layers together with the other ranks; see `ImageTask.build`."""
+        return await self._task.build(artifacts)
 
     # --- documents
 
-    async def _documents(self, image: Image, platform: Platform) -> dict[str, Any]:
-        """What the root has read to resolve the image, out of its cache."""
+    async def _documents(self, image: Image, platform: Platform) -> ImageDocuments:
+        """Read from rank 0's cache what it fetched to resolve the image."""
         store, executor = self._context.store, self._context.executor
         name, canonical = str(self._reference), str(platform.canonical)
         top = self._reference.digest
         if top is None:
             ref = await in_thread(executor, Ref.find, store.files, name, canonical)
-            assert ref is not None  # it was kept a moment ago
+            assert ref is not None  # stored when the image was resolved
             top = ref.top
-        read: list[dict[str, str]] = []
+        documents: list[ImageDocument] = []
 
         async def fetch(wanted: Descriptor | Digest) -> FetchedDocument:
             digest = wanted if isinstance(wanted, Digest) else wanted.digest
             body = await in_thread(executor, store.read_document, digest, MAX_DOCUMENT_SIZE)
             if body is None:
                 raise MalformedDocument(name, f"the cache has lost {digest} again")
-            read.append({"digest": str(digest), "body": base64.b64encode(body).decode()})
+            documents.append(ImageDocument(str(digest), base64.b64encode(body).decode()))
             return FetchedDocument(digest, body, None if isinstance(wanted, Digest) else wanted.media_type)
 
         await resolve_image(name, await fetch(top), platform, fetch)
-        return {"image": str(image.digest), "top": str(top), "documents": read}
+        ranks = self._coordinator.ranks if self._coordinator is not None else 0
+        return ImageDocuments(str(image.digest), str(top), ranks, tuple(documents))
 
-    async def _from_documents(self, said: dict[str, Any], platform: Platform) -> Image:
-        """The image of the documents that the root has sent; they are kept, as if this rank had asked."""
+    async def _from_documents(self, resolved: ImageDocuments, platform: Platform) -> Image:
+        """Resolve the image from rank 0's documents, and store them as if this rank had asked the registry."""
         store, executor, name = self._context.store, self._context.executor, str(self._reference)
-        bodies: dict[str, bytes] = {one["digest"]: base64.b64decode(one["body"]) for one in said["documents"]}
+        bodies = {document.digest: base64.b64decode(document.body) for document in resolved.documents}
 
         async def fetch(wanted: Descriptor | Digest) -> FetchedDocument:
             digest = wanted if isinstance(wanted, Digest) else wanted.digest
@@ -161,10 +162,10 @@ class ClusterSource:
             await in_thread(executor, store.write_document, digest, document.body, fingerprint, self._context.sync)
             return document
 
-        top = Digest.parse(said["top"])
+        top = Digest.parse(resolved.top)
         image = await resolve_image(name, await fetch(top), platform, fetch)
-        if str(image.digest) != said["image"]:
-            raise Disagreement(f"{name} is {image.digest} here, and {said['image']} on rank {ROOT}")
+        if str(image.digest) != resolved.digest:
+            raise Disagreement(f"{name} is {image.digest} here, and {resolved.digest} on rank {ROOT}")
         ref = Ref.now(name, str(platform.canonical), image.digest, top)
         await in_thread(executor, ref.save, store.files)
         return image

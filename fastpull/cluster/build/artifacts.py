@@ -1,4 +1,4 @@
-"""Products: files that one rank makes for all, and that are copied while they grow."""
+"""Layer artifacts: files that one rank builds for all ranks, and that are copied while they grow."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import Self
 import xxhash
 
 from fastpull.cache.partial.extents import Extents
-from fastpull.errors import FastpullError, LayerBlocksDamaged
 from fastpull.concurrency.writes import pwrite_all
+from fastpull.errors import FastpullError, LayerBlocksDamaged
 
-Fail = Callable[[OSError], FastpullError]
-"""Makes an error of what the filesystem says."""
+TranslateError = Callable[[OSError], FastpullError]
+"""Returns the error for an OSError of the output's filesystem."""
 
 FILES = 2
-"""Of each product: its bulk, and the rest, at whose end its seal stands."""
+"""The number of files of an artifact: its bulk, and the rest, which ends with the trailer."""
 
-_SEAL = struct.Struct("<4sIQ16sQ16s")
+_TRAILER = struct.Struct("<4sIQ16sQ16s")
 _MAGIC = b"fpp1"
-_PIECE = 1 << 20
-_NO_EDITION = -1
+_READ_SIZE = 1 << 20
+_NO_GENERATION = -1
 
 
 @dataclass(frozen=True, slots=True)
 class FileRegion:
-    """Where a file is.
+    """The end of a file, from an offset on.
 
     Attributes:
-        fd: of it, or of one that it is a part of.
-        base: where in that it begins.
+        fd: the file's descriptor.
+        base: the offset, in bytes.
     """
 
     fd: int
@@ -42,21 +42,21 @@ class FileRegion:
 
 
 class GrowingFile:
-    """One file of a product: written from its front by its maker, in any order by who gets it, and read meanwhile.
+    """One file of an artifact. Its builder appends to it; other ranks write received pieces in any order.
 
-    An *edition* is one attempt to make it. Bytes of another edition than the one at hand are nobody's.
+    A *generation* is one attempt to build the artifact. Pieces of any other generation are dropped.
 
     Args:
-        fail: makes an error of what the filesystem says.
+        translate: returns the error for an OSError.
     """
 
-    def __init__(self, fail: Fail) -> None:
-        self._fail = fail
+    def __init__(self, translate: TranslateError) -> None:
+        self._translate = translate
         self._lock = threading.Lock()
         self._fd = -1
         self._base = self._hashed = 0
-        self._edition = _NO_EDITION
-        self._there = Extents()
+        self._generation = _NO_GENERATION
+        self._available = Extents()
         self._hasher = xxhash.xxh3_128()
         self._total: int | None = None
 
@@ -67,98 +67,98 @@ class GrowingFile:
 
     @property
     def front(self) -> int:
-        """So many bytes are there from its front on."""
+        """The number of available bytes from the start to the first gap."""
         with self._lock:
-            return self._there.prefix()
+            return self._available.prefix()
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it is there."""
+        """Whether all bytes are available."""
         with self._lock:
-            return self._total is not None and self._there.prefix() >= self._total
+            return self._total is not None and self._available.prefix() >= self._total
 
-    def open(self, place: FileRegion) -> None:
-        """Says where it is from now on; nothing is there until an edition begins."""
+    def open(self, region: FileRegion) -> None:
+        """Set the region of the file; nothing is available until a generation begins."""
         with self._lock:
             self._close()
-            self._fd, self._base = os.dup(place.fd), place.base
-            self._forget(_NO_EDITION)
+            self._fd, self._base = os.dup(region.fd), region.base
+            self._reset(_NO_GENERATION)
 
-    def begin(self, edition: int) -> None:
-        """Forgets what is there."""
+    def begin(self, generation: int) -> None:
+        """Begin a generation, without any content."""
         with self._lock:
-            self._forget(edition)
+            self._reset(generation)
 
-    def grow(self, stop: int) -> tuple[int, int]:
-        """Takes note, where it is made, that it has grown to so many bytes; returns what is new."""
+    def mark_written(self, stop: int) -> tuple[int, int]:
+        """Record that the builder has written all bytes up to an offset; return the range that is new."""
         with self._lock:
-            start = self._there.prefix()
-            self._there.add(0, stop)
+            start = self._available.prefix()
+            self._available.add(0, stop)
             self._hash()
         return start, stop
 
-    def put(self, edition: int, offset: int, piece: memoryview, total: int | None) -> bool:
-        """Writes a piece, where it is received; returns whether it was of the edition at hand. Blocks.
+    def write(self, generation: int, offset: int, piece: memoryview, total: int | None) -> bool:
+        """Write a received piece; return whether it was of the current generation. Blocks.
 
         Raises:
-            FastpullError: the filesystem refuses.
+            FastpullError: the file cannot be written.
         """
         with self._lock:
-            if edition != self._edition or self._fd < 0:
+            if generation != self._generation or self._fd < 0:
                 return False
             try:
                 pwrite_all(self._fd, self._base + offset, [piece])
             except OSError as error:
-                raise self._fail(error) from error
-            self._there.add(offset, offset + len(piece))
+                raise self._translate(error) from error
+            self._available.add(offset, offset + len(piece))
             self._total = self._total if total is None else total
             self._hash()
         return True
 
     def append(self, piece: bytes) -> None:
-        """Writes the end, where it is made.
+        """Write the last bytes of the file, on its builder.
 
         Raises:
-            FastpullError: the filesystem refuses.
+            FastpullError: the file cannot be written.
         """
         with self._lock:
-            start = self._there.prefix()
+            start = self._available.prefix()
             try:
                 pwrite_all(self._fd, self._base + start, [piece])
             except OSError as error:
-                raise self._fail(error) from error
+                raise self._translate(error) from error
             self._total = start + len(piece)
-            self._there.add(start, self._total)
+            self._available.add(start, self._total)
 
-    def read(self, buffer: memoryview, offset: int, edition: int, /) -> bool:
+    def read(self, buffer: memoryview, offset: int, generation: int, /) -> bool:
         """See `fastpull.cluster.transport.send_queue.Readable`."""
         with self._lock:
-            if edition != self._edition or self._fd < 0:
+            if generation != self._generation or self._fd < 0:
                 return False
             self._read(buffer, offset)
         return True
 
-    def end_with(self, size: int) -> bytes:
-        """Its last bytes."""
+    def read_end(self, size: int) -> bytes:
+        """Return the last bytes of the file."""
         with self._lock:
             found = bytearray(size)
             self._read(memoryview(found), (self._total or size) - size)
             return bytes(found)
 
     def fingerprint(self, stop: int) -> bytes:
-        """XXH3-128 of so many bytes from the front, which are all there; the last thing to be asked."""
+        """Return the XXH3-128 of the bytes up to an offset, which are all available. No call with a smaller one follows."""
         with self._lock:
             self._hash(stop)
             return bytes(self._hasher.digest())
 
     def close(self) -> None:
-        """Reads and writes nothing more."""
+        """Close the file; later reads and writes do nothing."""
         with self._lock:
             self._close()
 
-    def _forget(self, edition: int) -> None:
-        self._edition, self._hashed, self._total = edition, 0, None
-        self._there = Extents()
+    def _reset(self, generation: int) -> None:
+        self._generation, self._hashed, self._total = generation, 0, None
+        self._available = Extents()
         self._hasher.reset()
 
     def _close(self) -> None:
@@ -172,17 +172,17 @@ class GrowingFile:
             try:
                 size = os.preadv(self._fd, [buffer[done:]], self._base + offset + done)
             except OSError as error:
-                raise self._fail(error) from error
+                raise self._translate(error) from error
             if not size:
-                raise self._fail(OSError(errno.EIO, "a file is shorter than what was written to it"))
+                raise self._translate(OSError(errno.EIO, "a file is shorter than what was written to it"))
             done += size
 
     def _hash(self, stop: int | None = None) -> None:
-        """Hashes what has come at the front, while it is in memory; of the rest file not what may be its seal."""
-        front = self._there.prefix()
-        stop = front - _SEAL.size if stop is None else stop
+        """Hash new bytes while they are in memory, except for the last ones, which may be the trailer."""
+        front = self._available.prefix()
+        stop = front - _TRAILER.size if stop is None else stop
         while self._hashed < stop:
-            piece = bytearray(min(_PIECE, stop - self._hashed))
+            piece = bytearray(min(_READ_SIZE, stop - self._hashed))
             self._read(memoryview(piece), self._hashed)
             self._hasher.update(piece)
             self._hashed += len(piece)
@@ -190,14 +190,14 @@ class GrowingFile:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """What the maker of a product says of its files.
+    """The last bytes of an artifact, by which a receiver verifies it.
 
     Attributes:
-        layer: that the product is of.
-        bulk_size: bytes of the bulk.
-        bulk: its fingerprint.
-        rest_size: bytes of the rest, without the seal.
-        rest: its fingerprint.
+        layer: the number of the layer.
+        bulk_size: the size of the bulk, in bytes.
+        bulk: the fingerprint of the bulk.
+        rest_size: the size of the rest without the trailer, in bytes.
+        rest: the fingerprint of the rest without the trailer.
     """
 
     layer: int
@@ -207,113 +207,117 @@ class Trailer:
     rest: bytes
 
     def to_bytes(self) -> bytes:
-        """As it stands at the end."""
-        return _SEAL.pack(_MAGIC, self.layer, self.bulk_size, self.bulk, self.rest_size, self.rest)
+        """Return the trailer as bytes."""
+        return _TRAILER.pack(_MAGIC, self.layer, self.bulk_size, self.bulk, self.rest_size, self.rest)
 
     @classmethod
-    def of(cls, content: bytes) -> Self:
-        """Reads one.
+    def parse(cls, content: bytes) -> Self:
+        """Return the trailer in bytes.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the bytes are no trailer.
         """
-        magic, *fields = _SEAL.unpack(content)
+        magic, *fields = _TRAILER.unpack(content)
         if magic != _MAGIC:
-            raise ValueError("it has no seal")
+            raise ValueError("its trailer is missing")
         return cls(*fields)
 
 
 class LayerArtifact:
-    """What is made of one layer.
+    """The result of building one layer.
 
     Args:
-        layer: its number.
-        subject: its name, for messages.
-        fail: makes an error of what the filesystem says.
+        layer: the number of the layer.
+        subject: the name of the layer, for messages.
+        translate: returns the error for an OSError.
 
     Attributes:
+        layer, subject: as above.
         bulk, rest: its files.
-        edition: the one at hand; 0 before there is one.
-        on_grown: told on the thread that makes it what of which file is new: (edition, file, start, stop).
-        seal: of the complete product.
+        files: both files.
+        generation: the current generation; 0 before the first.
+        first_generation: the lowest generation that this rank may begin in the current round.
+        on_written: receives, on the thread that builds, what is new: (generation, file, start, stop).
+        trailer: the trailer; None until the artifact is complete and verified.
     """
 
-    def __init__(self, layer: int, subject: str, fail: Fail) -> None:
+    def __init__(self, layer: int, subject: str, translate: TranslateError) -> None:
         self.layer = layer
         self.subject = subject
-        self.bulk, self.rest = GrowingFile(fail), GrowingFile(fail)
+        self.bulk, self.rest = GrowingFile(translate), GrowingFile(translate)
         self.files = (self.bulk, self.rest)
-        self.edition = 0
-        self.first_edition = 1
-        self.on_grown: Callable[[int, int, int, int], None] = lambda *_: None
-        self.seal: Trailer | None = None
+        self.generation = 0
+        self.first_generation = 1
+        self.on_written: Callable[[int, int, int, int], None] = lambda *_: None
+        self.trailer: Trailer | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is all there, and was verified."""
-        return self.seal is not None
+        """Whether the artifact is complete and verified."""
+        return self.trailer is not None
 
     def open(self, bulk: FileRegion, rest: FileRegion) -> None:
-        """Says where its files are."""
-        for file, place in zip(self.files, (bulk, rest), strict=True):
-            file.open(place)
+        """Set the regions of its files."""
+        for file, region in zip(self.files, (bulk, rest), strict=True):
+            file.open(region)
 
-    # --- where it is made
+    # --- on the builder
 
-    def make(self) -> None:
-        """Begins to make it, or begins anew."""
-        self.begin(max(self.edition + 1, self.first_edition))
+    def build(self) -> None:
+        """Begin to build the artifact, or begin again."""
+        self.begin(max(self.generation + 1, self.first_generation))
 
-    def grow(self, file: int, stop: int) -> None:
-        """Takes note that a file has grown to so many bytes."""
-        start, stop = self.files[file].grow(stop)
+    def mark_written(self, file: int, stop: int) -> None:
+        """Record that a file has been written up to an offset."""
+        start, stop = self.files[file].mark_written(stop)
         if stop > start:
-            self.on_grown(self.edition, file, start, stop)
+            self.on_written(self.generation, file, start, stop)
 
     def finish(self) -> None:
-        """Says that it is complete.
+        """Complete the artifact with its trailer.
 
         Raises:
-            FastpullError: the filesystem refuses.
+            FastpullError: the trailer cannot be written.
         """
         bulk_size, rest_size = self.bulk.front, self.rest.front
         fingerprints = self.bulk.fingerprint(bulk_size), self.rest.fingerprint(rest_size)
-        seal = Trailer(self.layer, bulk_size, fingerprints[0], rest_size, fingerprints[1])
-        self.rest.append(seal.to_bytes())
-        self.seal = seal
-        self.on_grown(self.edition, 1, rest_size, rest_size + _SEAL.size)
+        trailer = Trailer(self.layer, bulk_size, fingerprints[0], rest_size, fingerprints[1])
+        self.rest.append(trailer.to_bytes())
+        self.trailer = trailer
+        self.on_written(self.generation, 1, rest_size, rest_size + _TRAILER.size)
 
-    # --- where it is received
+    # --- on receivers
 
-    def begin(self, edition: int) -> None:
-        """Forgets what is there, and waits for another edition."""
-        self.edition = edition
+    def begin(self, generation: int) -> None:
+        """Drop all content, and begin a generation."""
+        self.generation = generation
         for file in self.files:
-            file.begin(edition)
+            file.begin(generation)
 
     def verify(self) -> bool:
-        """Looks whether all of it is there. May be asked by several threads.
+        """Verify the artifact, if all of it is available; return whether it is. Several threads may call it.
 
         Raises:
-            RunDamaged: it is, and is not what its maker says.
-            FastpullError: it cannot be read.
+            LayerBlocksDamaged: the content differs from the trailer.
+            FastpullError: the files cannot be read.
         """
         if not self.rest.is_complete:
             return False
         try:
-            seal = Trailer.of(self.rest.end_with(_SEAL.size))
+            trailer = Trailer.parse(self.rest.read_end(_TRAILER.size))
         except ValueError as error:
             raise LayerBlocksDamaged(self.subject, str(error)) from error
-        if self.bulk.front < seal.bulk_size:
+        if self.bulk.front < trailer.bulk_size:
             return False
-        if seal.layer != self.layer or seal.rest_size + _SEAL.size != self.rest.total:
-            raise LayerBlocksDamaged(self.subject, "its seal is that of something else")
-        if (self.bulk.fingerprint(seal.bulk_size), self.rest.fingerprint(seal.rest_size)) != (seal.bulk, seal.rest):
-            raise LayerBlocksDamaged(self.subject, "its fingerprint is another than that of the node that made it")
-        self.seal = seal
+        if trailer.layer != self.layer or trailer.rest_size + _TRAILER.size != self.rest.total:
+            raise LayerBlocksDamaged(self.subject, "its trailer belongs to something else")
+        found = self.bulk.fingerprint(trailer.bulk_size), self.rest.fingerprint(trailer.rest_size)
+        if found != (trailer.bulk, trailer.rest):
+            raise LayerBlocksDamaged(self.subject, "its fingerprint differs from that of the node that built it")
+        self.trailer = trailer
         return True
 
     def close(self) -> None:
-        """Nothing is read or written any more."""
+        """Close the files; later reads and writes do nothing."""
         for file in self.files:
             file.close()

@@ -1,7 +1,7 @@
-"""Who makes what for all: pure decisions, without a fabric and without a clock.
+"""The choice of builders: which rank builds which layer for all. Pure decisions, without network and clock.
 
-What is made of a layer is its *product*. A product that some rank has comes from such a rank; any other is made by one
-rank, which gets the layer's blob for that.
+What is built from a layer is its *artifact*. An artifact that a rank already has comes from such a rank; any other is
+built by one rank, which gets the layer's blob for that.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """What a rank that takes part in the making has.
+    """What a rank that builds layers with others has.
 
     Attributes:
-        blobs: the numbers of those that it has whole.
-        products: for each layer whether it has the product.
+        blobs: the numbers of the blobs that it has completely.
+        artifacts: for each layer whether it has the artifact.
     """
 
     blobs: frozenset[int]
-    products: tuple[bool, ...]
+    artifacts: tuple[bool, ...]
 
 
 def choose_sources(
-    layers: Sequence[int], sizes: Sequence[int], makers: Mapping[int, MemberState], before: Sequence[int | None]
+    layers: Sequence[int], sizes: Sequence[int], members: Mapping[int, MemberState], before: Sequence[int | None]
 ) -> list[int]:
-    """For each layer the rank that its product comes from.
+    """Return for each layer the rank that its artifact comes from.
 
-    The largest blob is given away first, to whoever has least to do; to a rank that has the blob, if all are ready just
-    as soon then. Layers of the same blob are made by one rank.
+    The largest blob is assigned first, to the least loaded rank; to a rank that has the blob, if that does not delay
+    the last rank. Layers of the same blob are built by one rank.
 
     Args:
-        layers: for each the number of its blob.
-        sizes: of the blobs, in bytes.
-        makers: the ranks that take part; one at least.
-        before: for each layer the rank that was to make it so far; it goes on, if it is there.
+        layers: for each layer the number of its blob.
+        sizes: the sizes of the blobs, in bytes.
+        members: the ranks that take part; at least one.
+        before: for each layer the rank that was to build it before; it goes on, if it still takes part.
 
     Returns:
-        Ranks of which each has the layer's product, or is to make it.
+        For each layer a rank that has its artifact, or builds it.
     """
     found: dict[int, int] = {}
-    load = dict.fromkeys(sorted(makers), 0)
-    amounts = dict.fromkeys(range(len(sizes)), 0)  # bytes that are still to be worked on
+    load = dict.fromkeys(sorted(members), 0)
+    unassigned = dict.fromkeys(range(len(sizes)), 0)  # bytes to build, by blob
     for layer, blob in enumerate(layers):
-        holders = [rank for rank in load if makers[rank].products[layer]]
+        holders = [rank for rank in load if members[rank].artifacts[layer]]
         former = before[layer]
         if holders:
             found[layer] = former if former in holders else holders[layer % len(holders)]
@@ -52,36 +52,36 @@ def choose_sources(
             found[layer] = former
             load[former] += sizes[blob]
         else:
-            amounts[blob] += sizes[blob]
-    soonest = max((sum(amounts.values()) + sum(load.values())) // len(load), *amounts.values(), *load.values())
+            unassigned[blob] += sizes[blob]
+    total = sum(unassigned.values()) + sum(load.values())
+    soonest = max(total // len(load), *unassigned.values(), *load.values())
     chosen: dict[int, int] = {}
-    for blob in sorted(amounts, key=lambda blob: (-amounts[blob], blob)):
-        if not amounts[blob] and sizes[blob]:
+    for blob in sorted(unassigned, key=lambda blob: (-unassigned[blob], blob)):
+        if not unassigned[blob] and sizes[blob]:
             continue
         rank = min(load, key=load.__getitem__)
-        having = [one for one in load if blob in makers[one].blobs]
-        nearest = min(having, key=load.__getitem__, default=rank)
-        if load[nearest] + amounts[blob] <= max(soonest, load[rank] + amounts[blob]):
-            rank = nearest
+        holders = [one for one in load if blob in members[one].blobs]
+        holder = min(holders, key=load.__getitem__, default=rank)
+        if load[holder] + unassigned[blob] <= max(soonest, load[rank] + unassigned[blob]):
+            rank = holder
         chosen[blob] = rank
-        load[rank] += amounts[blob]
+        load[rank] += unassigned[blob]
     return [found[layer] if layer in found else chosen[blob] for layer, blob in enumerate(layers)]
 
 
-def lacking(makers: Mapping[int, MemberState], layer: int, source: int) -> list[int]:
-    """The ranks that are to get a layer's product, in the order of their numbers."""
-    return sorted(rank for rank, maker in makers.items() if rank != source and not maker.products[layer])
+def lacking(members: Mapping[int, MemberState], layer: int, source: int) -> list[int]:
+    """Return the ranks that will receive a layer's artifact, in ascending order."""
+    return sorted(rank for rank, member in members.items() if rank != source and not member.artifacts[layer])
 
 
-def odd_ones(fingerprints: Mapping[int, str]) -> dict[str, list[int]]:
-    """Looks whether all ranks have made the same.
+def differing_groups(fingerprints: Mapping[int, str]) -> dict[str, list[int]]:
+    """Group the ranks by what they assembled.
 
     Args:
-        fingerprints: of what each has made.
+        fingerprints: the fingerprint of each rank's output.
 
     Returns:
-        Nothing if they have. Otherwise all fingerprints, each with its ranks; the one that more than half of the ranks
-        have comes first.
+        The ranks of each fingerprint, the largest group first; empty if all fingerprints are equal.
     """
     found: dict[str, list[int]] = {}
     for rank, fingerprint in sorted(fingerprints.items()):

@@ -1,10 +1,10 @@
-"""One rank's part in making the products of an image's layers together.
+"""One rank's part in building the layers of an image together with other ranks.
 
 ::
 
-    the engine:   mine? ── yes ──> make ─ grow … ─> finish          no ──> wait until it has come
-    a product:    windows down a tree of those who lack it, while it grows ─> verified by its seal
-    all have all: assemble ─> fingerprints compared by the root ─> publish
+    the pipeline:  is_mine? ── yes ──> build ─ mark_written … ─> finish      no ──> wait until the artifact is here
+    an artifact:   frames down a tree of the ranks that lack it, while it grows ─> verified by its trailer
+    all artifacts: AssembleImage ─> assemble ─> rank 0 compares the fingerprints ─> OutputVerdict ─> publish
 """
 
 from __future__ import annotations
@@ -14,203 +14,206 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fastpull.cluster.blobs.plan import CHUNK_SIZE, next_ranks
+from fastpull.cluster.build.artifacts import FILES
 from fastpull.cluster.build.builders import MemberState, lacking
 from fastpull.cluster.control.channel import ROOT
-from fastpull.cluster.transport.send_queue import SendRequest
-from fastpull.cluster.blobs.plan import STRETCH_SIZE, next_ranks
-from fastpull.cluster.build.artifacts import FILES
+from fastpull.cluster.messages import AssembleImage, ImageAssembled, LayerBuilt, LayersGathered, OutputVerdict
 from fastpull.cluster.transport.frame import FrameKind
-from fastpull.errors import OutputDiffers
+from fastpull.cluster.transport.send_queue import SendRequest
 from fastpull.concurrency.threads import in_thread
+from fastpull.errors import OutputDiffers
 
 if TYPE_CHECKING:
-    from fastpull.cluster.control.channel import ControlChannel
-    from fastpull.cluster.transport.sender import Sender
     from fastpull.cluster.build.artifacts import LayerArtifact
+    from fastpull.cluster.control.channel import ControlChannel
     from fastpull.cluster.transport.frame import Frame
+    from fastpull.cluster.transport.sender import Sender
 
-_EDITIONS = 1 << 8  # that one rank may begin in one round
+_GENERATIONS = 1 << 8  # generations that one rank may begin in one round
 
 
 class BuildMember:
-    """The products on this rank.
+    """The artifacts on this rank.
 
     Args:
-        number: of the image within the job.
-        source: the image, for messages.
-        products: of all layers, with the places for those that are received.
-        weights: bytes of each layer's blob: what is told of progress is in them.
-        council: of the job.
-        post: for what is sent.
-        executor: for blocking calls on files.
+        image: the number of the image within the job.
+        source: the name of the image, for messages.
+        artifacts: the artifacts of all layers, with files for those that are received.
+        weights: the bytes of each layer's blob, the unit of `progress`.
+        channel: the control channel of the job.
+        sender: sends frames of this image.
+        executor: runs blocking calls on files.
 
     Attributes:
-        received: bytes of products so far.
-        made: the layers whose products this rank has made.
-        gathered_at, assembled_at: when all products were here, and when this rank had made its file of them, by the
-            clock of `time.monotonic`; 0 before.
+        received: the number of bytes of artifacts received.
+        built: the numbers of the layers that this rank built.
+        gathered_at, assembled_at: the times at which all artifacts were here, and at which this rank had assembled its
+            output, by `time.monotonic`; 0 before.
     """
 
     def __init__(
         self,
-        number: int,
+        image: int,
         source: str,
-        products: Sequence[LayerArtifact],
+        artifacts: Sequence[LayerArtifact],
         weights: Sequence[int],
-        council: ControlChannel,
-        post: Sender,
+        channel: ControlChannel,
+        sender: Sender,
         executor: Executor,
     ) -> None:
-        self._number = number
+        self._image = image
         self._source = source
-        self._products = products
+        self._artifacts = artifacts
         self._weights = weights
-        self._council = council
-        self._post = post
+        self._channel = channel
+        self._sender = sender
         self._executor = executor
         self._loop = asyncio.get_running_loop()
         self._sources: dict[int, int] = {}
-        self._lacking: list[list[int]] = [[] for _ in products]
-        self._arrived = [0] * len(products)
+        self._lacking: list[list[int]] = [[] for _ in artifacts]
+        self._arrived = [0] * len(artifacts)
         self._changed = asyncio.Event()
         self._assemble = asyncio.Event()
-        self._verdict: asyncio.Future[dict[str, Any]] = self._loop.create_future()
-        self._has_told = False
+        self._verdict: asyncio.Future[OutputVerdict] = self._loop.create_future()
+        self._has_announced = False
         self.received = 0
-        self.made: list[int] = []
+        self.built: list[int] = []
         self.gathered_at = self.assembled_at = 0.0
-        for product in products:
-            product.on_grown = partial(self._on_grown, product)
-        council.on(f"{number}.assemble", lambda *_: self._assemble.set())
-        council.on(f"{number}.verdict", self._on_verdict)
+        for artifact in artifacts:
+            artifact.on_written = partial(self._on_written, artifact)
+        channel.on(AssembleImage, lambda *_: self._assemble.set(), image)
+        channel.on(OutputVerdict, self._on_verdict, image)
 
-    # --- for the engine
+    # --- for the pipeline
 
     async def is_mine(self, layer: int) -> bool:
-        """Waits until a layer's product is here, or is to be made here; returns whether it is to be made."""
-        product = self._products[layer]
-        while not product.is_complete:
-            if self._sources.get(layer) == self._council.rank:
+        """Wait until a layer's artifact is here, or is assigned to this rank; return whether this rank builds it."""
+        artifact = self._artifacts[layer]
+        while not artifact.is_complete:
+            if self._sources.get(layer) == self._channel.rank:
                 return True
             await self._changed.wait()
         return False
 
     async def finish(self, layer: int) -> None:
-        """Says that a layer's product, which this rank was to make, is complete.
+        """Complete the artifact of a layer that this rank built.
 
         Raises:
-            FastpullError: the filesystem refuses.
+            FastpullError: the trailer cannot be written.
         """
-        await in_thread(self._executor, self._products[layer].finish)
-        self.made.append(layer)
-        self._council.post(ROOT, f"{self._number}.finished", {"layer": layer})
-        self._look()
+        await in_thread(self._executor, self._artifacts[layer].finish)
+        self.built.append(layer)
+        self._channel.send(ROOT, LayerBuilt(self._image, layer))
+        self._announce()
 
     async def gathered(self) -> None:
-        """Waits until all ranks have all products: from then on nobody reads the files of another."""
+        """Wait until all ranks have all artifacts, so that none reads the files of this rank any more."""
         await self._assemble.wait()
 
     async def agree(self, fingerprint: str) -> None:
-        """Waits until all ranks have made the same of the products.
+        """Wait until all ranks have assembled equal outputs.
 
         Args:
-            fingerprint: of what this rank has made.
+            fingerprint: the fingerprint of this rank's output.
 
         Raises:
-            OutputDiffers: this one has made something else than most, or nobody knows who is right.
+            OutputDiffers: this rank's output differs from that of the majority, or there is no majority.
         """
         self.assembled_at = time.monotonic()
-        self._council.post(ROOT, f"{self._number}.made", {"fingerprint": fingerprint})
+        self._channel.send(ROOT, ImageAssembled(self._image, fingerprint))
         verdict = await self._verdict
-        if self._council.rank in verdict["odd"]:
-            raise OutputDiffers(self._source, tuple(verdict["makers"]))
+        if self._channel.rank in verdict.rejected:
+            raise OutputDiffers(self._source, verdict.groups)
 
     # --- for the exchange
 
     @property
     def has(self) -> list[bool]:
-        """For each layer whether its product is here."""
-        return [product.is_complete for product in self._products]
+        """For each layer whether its artifact is here."""
+        return [artifact.is_complete for artifact in self._artifacts]
 
     @property
     def progress(self) -> int:
-        """How far the products are, as bytes of blobs."""
+        """The progress of all artifacts, in bytes of blobs."""
         return sum(
-            weight if product.is_complete else min(weight, arrived)
-            for product, weight, arrived in zip(self._products, self._weights, self._arrived, strict=True)
+            weight if artifact.is_complete else min(weight, arrived)
+            for artifact, weight, arrived in zip(self._artifacts, self._weights, self._arrived, strict=True)
         )
 
-    def plan(self, round_: int, sources: Sequence[int], makers: Mapping[int, MemberState]) -> None:
-        """Begins a round: what is here of the products that come from here is sent, as far as it is lacked."""
+    def plan(self, round_: int, sources: Sequence[int], members: Mapping[int, MemberState]) -> None:
+        """Begin a round; send what is here of the artifacts that come from this rank to the ranks that lack it."""
         self._sources = dict(enumerate(sources))
-        self._lacking = [lacking(makers, layer, source) for layer, source in enumerate(sources)]
-        for product in self._products:
-            product.first_edition = round_ * _EDITIONS + 1
-            if self._sources[product.layer] == self._council.rank:
-                for file, content in enumerate(product.files):
-                    self._pass_on(product, product.edition, file, self._council.rank, 0, content.front)
-        self._pulse()
-        self._look()
+        self._lacking = [lacking(members, layer, source) for layer, source in enumerate(sources)]
+        for artifact in self._artifacts:
+            artifact.first_generation = round_ * _GENERATIONS + 1
+            if self._sources[artifact.layer] == self._channel.rank:
+                for number, file in enumerate(artifact.files):
+                    self._forward(artifact, artifact.generation, number, self._channel.rank, 0, file.front)
+        self._wake_waits()
+        self._announce()
 
-    async def receive(self, window: Frame, memory: memoryview) -> None:
-        """Takes in a window that is sound, and passes it on.
+    async def receive(self, frame: Frame, memory: memoryview) -> None:
+        """Store an intact frame, and forward it.
 
         Raises:
-            FastpullError: it cannot be kept, or the product that it completes is damaged.
+            FastpullError: it cannot be stored, or it completes an artifact that is damaged.
         """
-        layer, file = divmod(window.item, FILES)
-        product = self._products[layer]
-        if self._sources.get(layer) == self._council.rank or window.part < product.edition or product.is_complete:
+        layer, number = divmod(frame.item, FILES)
+        artifact = self._artifacts[layer]
+        if self._sources.get(layer) == self._channel.rank or frame.part < artifact.generation or artifact.is_complete:
             return
-        if window.part > product.edition:
-            product.begin(window.part)
+        if frame.part > artifact.generation:
+            artifact.begin(frame.part)
             self._arrived[layer] = 0
-        put = partial(product.files[file].put, window.part, window.offset, memory, window.total)
-        if not await in_thread(self._executor, put):
+        write = partial(artifact.files[number].write, frame.part, frame.offset, memory, frame.total)
+        if not await in_thread(self._executor, write):
             return
-        self.received += window.size
-        self._arrived[layer] += window.size
-        self._pass_on(product, window.part, file, window.origin, window.offset, window.offset + window.size)
-        if await in_thread(self._executor, product.verify):
-            self._look()
+        self.received += frame.size
+        self._arrived[layer] += frame.size
+        self._forward(artifact, frame.part, number, frame.origin, frame.offset, frame.offset + frame.size)
+        if await in_thread(self._executor, artifact.verify):
+            self._announce()
 
     def close(self) -> None:
-        """Ends it on this rank."""
-        for product in self._products:
-            product.close()
+        """Close the files of all artifacts."""
+        for artifact in self._artifacts:
+            artifact.close()
 
-    # --- underneath
+    # --- private
 
-    def _on_grown(self, product: LayerArtifact, edition: int, file: int, start: int, stop: int) -> None:
-        rank = self._council.rank
-        self._loop.call_soon_threadsafe(self._pass_on, product, edition, file, rank, start, stop)
+    def _on_written(self, artifact: LayerArtifact, generation: int, file: int, start: int, stop: int) -> None:
+        rank = self._channel.rank
+        self._loop.call_soon_threadsafe(self._forward, artifact, generation, file, rank, start, stop)
 
-    def _pass_on(self, product: LayerArtifact, edition: int, file: int, origin: int, start: int, stop: int) -> None:
-        """Has a part of a file sent to those who come next; which tree they stand in turns with the place."""
-        wanting, fan_out = self._lacking[product.layer], self._council.terms.fan_out
-        item = product.layer * FILES + file
+    def _forward(
+        self, artifact: LayerArtifact, generation: int, file: int, origin: int, start: int, stop: int
+    ) -> None:
+        """Queue a range of a file for the next ranks of its tree, which rotates from chunk to chunk."""
+        wanting, fan_out = self._lacking[artifact.layer], self._channel.terms.fan_out
+        item, source, kind = artifact.layer * FILES + file, artifact.files[file], FrameKind.ARTIFACT
         while start < stop:
-            step = start // STRETCH_SIZE
-            end = min(stop, (step + 1) * STRETCH_SIZE)
-            turn = product.layer + step
-            ranks = next_ranks(self._council.rank, origin, wanting, turn, fan_out)
-            self._post.put(ranks, SendRequest(product.files[file], FrameKind.PRODUCT, item, edition, turn, origin, start, end))
+            chunk = start // CHUNK_SIZE
+            end = min(stop, (chunk + 1) * CHUNK_SIZE)
+            turn = artifact.layer + chunk
+            ranks = next_ranks(self._channel.rank, origin, wanting, turn, fan_out)
+            self._sender.put(ranks, SendRequest(source, kind, item, generation, turn, origin, start, end))
             start = end
 
-    def _look(self) -> None:
-        """Tells the root when all products are here."""
-        self._pulse()
-        if not self._has_told and all(self.has):
-            self._has_told = True
+    def _announce(self) -> None:
+        """Tell rank 0 once that all artifacts are here."""
+        self._wake_waits()
+        if not self._has_announced and all(self.has):
+            self._has_announced = True
             self.gathered_at = time.monotonic()
-            self._council.post(ROOT, f"{self._number}.gathered")
+            self._channel.send(ROOT, LayersGathered(self._image))
 
-    def _on_verdict(self, _: int, verdict: dict[str, Any]) -> None:
+    def _on_verdict(self, _: int, verdict: OutputVerdict) -> None:
         if not self._verdict.done():
             self._verdict.set_result(verdict)
 
-    def _pulse(self) -> None:
+    def _wake_waits(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

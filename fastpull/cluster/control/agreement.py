@@ -1,45 +1,21 @@
-"""What the ranks of a job have to agree on before they begin: pure comparisons."""
+"""The comparison of what the ranks of a job were asked for, before they begin. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING
 
 from fastpull.errors import Disagreement
 
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What a rank says of itself.
-
-    Attributes:
-        host: its name.
-        node: the lowest rank of those on the same node.
-        version: of fastpull.
-        asked: what it was asked for, by the name of the option; the same on all ranks.
-    """
-
-    host: str
-    node: int
-    version: str
-    asked: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Self:
-        """From what `to_value` made."""
-        return cls(value["host"], value["node"], value["version"], value["asked"])
-
-    def to_value(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
+if TYPE_CHECKING:
+    from fastpull.cluster.messages import ClaimResult, Hello
 
 
 def check_agreement(hellos: Mapping[int, Hello]) -> None:
-    """Compares what all ranks say with what rank 0 says.
+    """Compare all ranks with rank 0.
 
     Raises:
-        Disagreement: they differ; it names what, and the ranks.
+        Disagreement: a version or an option differs; the error names it, and the ranks.
     """
     first = hellos[0]
     differing = _differing({rank: hello.version for rank, hello in hellos.items()})
@@ -55,7 +31,7 @@ def check_agreement(hellos: Mapping[int, Hello]) -> None:
 
 
 def _differing(values: Mapping[int, str]) -> str:
-    """Who says something else than rank 0: ``zstd:3 on ranks 1 to 3``."""
+    """Return the values that differ from rank 0's, with their ranks: ``zstd:3 on ranks 1 to 3``."""
     others: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         if value != values[0]:
@@ -64,7 +40,7 @@ def _differing(values: Mapping[int, str]) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words: ``rank 3``, ``ranks 1 to 3 and 7``."""
+    """Return ranks in words: ``rank 3``, ``ranks 1 to 3 and 7``."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
@@ -81,11 +57,11 @@ def _run_words(run: Sequence[int]) -> list[str]:
 
 
 def elect(hellos: Mapping[int, Hello], *, each_rank: bool) -> list[int]:
-    """The ranks that work: one of each node, the lowest.
+    """Return the ranks that work: the lowest of each node.
 
     Args:
-        hellos: of all ranks.
-        each_rank: every rank counts as a node of its own.
+        hellos: the hellos of all ranks.
+        each_rank: whether every rank counts as a node of its own.
     """
     if each_rank:
         return sorted(hellos)
@@ -94,24 +70,23 @@ def elect(hellos: Mapping[int, Hello], *, each_rank: bool) -> list[int]:
     )
 
 
-def check_claims(claims: Mapping[int, Mapping[str, Mapping[str, Any]]], hosts: Mapping[int, str]) -> None:
-    """Looks whether ranks work in directories of their own.
+def check_claims(claims: Mapping[int, Mapping[str, ClaimResult]], hosts: Mapping[int, str]) -> None:
+    """Check that no two ranks use the same cache or output.
 
     Args:
-        claims: what came of each rank's claims, by what the directory is for: its ``path``, and the rank that was there
-            before as ``owner``, or None.
-        hosts: of the ranks.
+        claims: the outcomes of each rank's claims, by what the path is for.
+        hosts: the host names of the ranks.
 
     Raises:
-        Disagreement: two ranks have the same directory; or another process's.
+        Disagreement: two ranks use the same path.
     """
     for kind in sorted({kind for found in claims.values() for kind in found}):
-        sharing = [rank for rank, found in claims.items() if kind in found and found[kind]["owner"] is not None]
+        sharing = [rank for rank, found in claims.items() if kind in found and found[kind].owner is not None]
         if sharing:
-            owners = {int(claims[rank][kind]["owner"]) for rank in sharing}
+            owners = {owner for rank in sharing if (owner := claims[rank][kind].owner) is not None}
             ranks = sorted({*owners, *sharing})
             own = sorted(rank for rank, found in claims.items() if kind in found and rank not in ranks)
-            path = claims[sharing[0]][kind]["path"]
+            path = claims[sharing[0]][kind].path
             named = ", ".join(f"rank {rank} on {hosts.get(rank, '?')}" for rank in ranks[:8])
             more = f" and {len(ranks) - 8} others" if len(ranks) > 8 else ""
             have = "have their" if len(own) > 1 else "has its"
@@ -123,7 +98,7 @@ def check_claims(claims: Mapping[int, Mapping[str, Mapping[str, Any]]], hosts: M
 _PLACES = {"cache": "directory", "output": "file or directory"}
 _ADVICE = {
     "cache": "With --mpi each node needs a cache on a disk of its own (--cache, FASTPULL_CACHE); for a cache that "
-    "nodes share call fastpull without --mpi: one node downloads then, and the others wait",
-    "output": "With --mpi each node makes an output on a disk of its own; for one on a shared filesystem call fastpull "
+    "nodes share run fastpull without --mpi: one node downloads, and the others wait",
+    "output": "With --mpi each node writes an output on a disk of its own; for one on a shared filesystem run fastpull "
     "once, without --mpi",
 }

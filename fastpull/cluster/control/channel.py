@@ -1,39 +1,52 @@
-"""The ranks' talk: small values gathered and spread, signs of life, and who is missing.
+"""The control channel: typed messages between ranks, collected and broadcast, with detection of lost ranks.
 
-Every wait ends: with what was waited for, or with an error that says whose part is missing.
+Every wait ends: with the result, or with an error that names the missing ranks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastpull.errors import FastpullError, RankFailed, RankLost
+from fastpull.cluster.control.failure_detector import FailureDetector
+from fastpull.cluster.messages import (
+    Alive,
+    JobAborted,
+    JobDone,
+    JobEnd,
+    M,
+    Message,
+    RankBroken,
+    ReadyToLeave,
+    decode,
+    encode,
+)
+from fastpull.errors import FastpullError, MalformedMessage, RankFailed, RankLost
 
 if TYPE_CHECKING:
-    from fastpull.cluster.transport.fabric import Fabric, OnWindow
+    from fastpull.cluster.messages import TaskProgress
+    from fastpull.cluster.transport.fabric import Fabric, OnFrame
 
 ROOT = 0
-"""The rank that gathers; without it a job cannot go on."""
+"""The rank that coordinates; a job cannot go on without it."""
 
-_BEATS = 10  # signs of life within the time after which a rank counts as lost
-_MAX_BEAT_SECONDS = 1.0
+_Key = tuple[type[Message], int | None]
+"""A type of messages, and the image that they concern; None for messages of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTerms:
-    """How the ranks of a job deal with each other.
+    """The rules of a job, the same on all ranks.
 
     Attributes:
-        timeout_seconds: a rank that is silent for so long is lost.
-        stall_seconds: a job in which nothing moves for so long is given up, or goes on without those it waits for.
-        best_effort: go on without a rank that is lost or cannot do its part.
-        fan_out: to how many others a rank sends what it gets.
+        timeout_seconds: a rank that is silent for longer is lost.
+        stall_seconds: without any progress for longer, the job ends, or drops the ranks that it waits for.
+        best_effort: go on without ranks that are lost or cannot do their part.
+        fan_out: the number of ranks to which a rank forwards what it receives.
     """
 
     timeout_seconds: float = 60.0
@@ -43,21 +56,22 @@ class ClusterTerms:
 
 
 class ControlChannel:
-    """One rank's seat.
+    """The messages of one rank.
 
     Args:
-        fabric: that carries the talk.
-        host: this rank's, for messages.
-        terms: of the job.
+        fabric: the network.
+        host: this rank's host name.
+        terms: the rules of the job.
 
     Attributes:
-        hosts: of the ranks, as far as they are known.
-        lost: ranks that are not counted on any more; only the root knows all of them.
-        failure: why the job cannot go on.
-        on_lost: told of each rank that is lost, on the root.
-        on_failure: told once, on every rank.
-        progress: asked for this rank's state, which changes while it gets anywhere.
-        on_progress: told the states of all ranks, on the root.
+        hosts: the known host names, by rank.
+        lost: the lost ranks; complete on rank 0 only.
+        failure: the reason why the job cannot go on; None while it can.
+        detector: the failure detector of this rank.
+        on_lost: called on rank 0 with each lost rank.
+        on_failure: called once on every rank, with the failure.
+        progress: returns this rank's progress; None between images.
+        on_progress: called on rank 0 with the progress of each rank.
     """
 
     def __init__(self, fabric: Fabric, host: str, terms: ClusterTerms) -> None:
@@ -66,27 +80,24 @@ class ControlChannel:
         self.hosts = {fabric.rank: host}
         self.lost = set[int]()
         self.failure: FastpullError | None = None
+        self.detector = FailureDetector(fabric.size, terms.timeout_seconds, terms.stall_seconds)
         self.on_lost: Callable[[int], None] = lambda _: None
         self.on_failure: Callable[[FastpullError], None] = lambda _: None
-        self.progress: Callable[[], dict[str, Any]] = dict
-        self.on_progress: Callable[[int, dict[str, Any]], None] = lambda *_: None
-        self._handlers: dict[str, Callable[[int, Any], None]] = {}
-        self._mail: dict[str, dict[int, Any]] = {}
+        self.progress: Callable[[], TaskProgress | None] = lambda: None
+        self.on_progress: Callable[[int, TaskProgress], None] = lambda *_: None
+        self._handlers: dict[_Key, Callable[[int, Any], None]] = {}
+        self._mail: dict[_Key, dict[int, Any]] = {}
         self._changed = asyncio.Event()
-        self._heard = dict.fromkeys(range(fabric.size), time.monotonic())
-        self._states: dict[int, dict[str, Any]] = {}
-        self._moved = time.monotonic()
-        self._expected: list[tuple[Callable[[], Iterable[int]], str]] = []
-        self._watcher: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the rank that gathers."""
+        """Whether this is rank 0."""
         return self.fabric.rank == ROOT
 
     @property
     def rank(self) -> int:
-        """This one."""
+        """This rank."""
         return self.fabric.rank
 
     @property
@@ -94,176 +105,86 @@ class ControlChannel:
         """The ranks that are not lost."""
         return [rank for rank in range(self.fabric.size) if rank not in self.lost]
 
-    def start(self, on_window: OnWindow) -> None:
-        """Begins to talk and to listen."""
-        self.fabric.start(self._receive, on_window, self._break)
-        self._heard = dict.fromkeys(self._heard, time.monotonic())
-        self._watcher = asyncio.create_task(self._watch())
+    def start(self, on_frame: OnFrame) -> None:
+        """Begin to send and to receive."""
+        self.fabric.start(self._receive, on_frame, self._on_fabric_error)
+        self.detector.reset()
+        self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     async def stop(self) -> None:
-        """Ends the signs of life."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.wait({self._watcher})
+        """Stop the heartbeats."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.wait({self._heartbeat})
 
-    # --- talk
+    # --- messages
 
-    def on(self, topic: str, handler: Callable[[int, Any], None]) -> None:
-        """Has a handler called with (sender, value) for each message of a topic, in place of the mail."""
-        self._handlers[topic] = handler
-        for sender, value in self._mail.pop(topic, {}).items():
-            handler(sender, value)
-
-    def post(self, to: int, topic: str, value: Any = None) -> None:
-        """Says something to one rank; to itself, too."""
-        if to == self.rank:
-            asyncio.get_running_loop().call_soon(self._take, to, topic, value)
-        elif to not in self.lost:
-            self.fabric.post(to, json.dumps({"topic": topic, "value": value}).encode())
-
-    def post_all(self, ranks: Iterable[int], topic: str, value: Any = None) -> None:
-        """Says something to several ranks."""
-        for rank in ranks:
-            self.post(rank, topic, value)
-
-    async def gather(self, topic: str, value: Any, ranks: Iterable[int], doing: str) -> dict[int, Any]:
-        """Brings a value of each rank to the root.
+    def on(self, kind: type[M], handler: Callable[[int, M], None], image: int | None = None) -> None:
+        """Register a handler for a type of messages; it receives those that have already arrived at once.
 
         Args:
-            topic: not used before.
-            value: this rank's.
-            ranks: that are waited for; those that get lost meanwhile are not, where the job goes on without them.
-            doing: what is waited for, in words.
+            kind: the type of messages.
+            handler: receives (sender, message).
+            image: the number of the image whose messages are handled; None for those of all images, or of the job.
+        """
+        self._handlers[kind, image] = handler
+        for sender, message in self._mail.pop((kind, image), {}).items():
+            handler(sender, message)
+
+    def send(self, to: int, message: Message) -> None:
+        """Send a message to a rank, which may be this one."""
+        if to == self.rank:
+            asyncio.get_running_loop().call_soon(self._dispatch, to, message)
+        elif to not in self.lost:
+            self.fabric.send_message(to, encode(message))
+
+    def broadcast(self, message: Message, ranks: Iterable[int] | None = None) -> None:
+        """Send a message to several ranks; by default to all other ranks that are not lost."""
+        if ranks is None:
+            ranks = [rank for rank in self.present if rank != self.rank]
+        for rank in ranks:
+            self.send(rank, message)
+
+    async def gather(self, message: M, ranks: Iterable[int], doing: str) -> dict[int, M]:
+        """Bring a message of each rank to rank 0.
+
+        Args:
+            message: this rank's message, of a type that was not gathered before.
+            ranks: the ranks to wait for; lost ranks are left out, where the job goes on without them.
+            doing: the work that waits, in words.
 
         Returns:
-            The values by rank; nothing on other ranks than the root.
+            The messages by rank on rank 0; an empty mapping on other ranks.
 
         Raises:
             FastpullError: the job cannot go on.
         """
-        self.post(ROOT, topic, value)
+        self.send(ROOT, message)
         if not self.is_root:
             return {}
-        ranks = tuple(ranks)
-        box = self._mail.setdefault(topic, {})
+        key, ranks = (type(message), None), tuple(ranks)
+        box = self._mail.setdefault(key, {})
         with self.expecting(lambda: [rank for rank in ranks if rank not in box], doing):
             await self.until(lambda: all(rank in box or rank in self.lost for rank in ranks))
-        return {rank: value for rank, value in self._mail.pop(topic).items() if rank in ranks}
+        return {rank: value for rank, value in self._mail.pop(key).items() if rank in ranks}
 
-    async def spread(self, topic: str, value: Any = None, ranks: Iterable[int] | None = None) -> Any:
-        """Brings the root's value to all ranks that are there; returns it.
-
-        Raises:
-            FastpullError: the job cannot go on.
-        """
-        if self.is_root:
-            self.post_all((rank for rank in (self.present if ranks is None else ranks) if rank != ROOT), topic, value)
-            return value
-        box = self._mail.setdefault(topic, {})
-        await self.until(lambda: ROOT in box)
-        return self._mail.pop(topic)[ROOT]
-
-    def name(self, rank: int) -> str:
-        """A rank in messages."""
-        host = self.hosts.get(rank)
-        return f"rank {rank} on {host}" if host else f"rank {rank}"
-
-    # --- failures
-
-    def fail(self, error: FastpullError) -> None:
-        """Says on this rank that the job cannot go on; whoever waits gets the error."""
-        if self.failure is None:
-            self.failure = error
-            self._pulse()
-            self.on_failure(error)
-
-    def give_up(self, reason: str) -> None:
-        """On the root: tells all others that the job cannot go on."""
-        self.post_all((rank for rank in self.present if rank != ROOT), "give up", reason)
-
-    async def idle(self) -> None:
-        """Waits, on a rank that has nothing to do, until all others have done their work.
-
-        Raises:
-            FastpullError: the job cannot go on.
-        """
-        await self.until(lambda: "closing" in self._mail)
-
-    async def part(self, code: int) -> tuple[int, bool]:
-        """Waits until all who are there have come to the end of the job.
+    async def receive(self, kind: type[M], image: int | None = None) -> M:
+        """Wait for a message of rank 0, which no handler takes.
 
         Args:
-            code: that this rank would exit with.
-
-        Returns:
-            The root's, and whether nobody is lost.
+            kind: the type of the message.
+            image: the number of the image that it concerns.
 
         Raises:
-            TimeoutError: some have not come.
+            FastpullError: the job cannot go on.
         """
-        self.failure = None  # it has been told; what is left is to leave together
-        async with asyncio.timeout(self.terms.timeout_seconds):
-            if self.is_root:
-                self.post_all((rank for rank in self.present if rank != ROOT), "closing")
-            await self.gather("bye", code, self.present, "the others ended")
-            code, is_whole = await self.spread("end", (code, not self.lost))
-        return code, is_whole
+        box = self._mail.setdefault((kind, image), {})
+        await self.until(lambda: ROOT in box)
+        message: M = self._mail.pop((kind, image))[ROOT]
+        return message
 
-    def lose(self, ranks: Iterable[int], error: RankLost) -> None:
-        """On the root: goes on without ranks, or gives the job up if it may not."""
-        ranks = [rank for rank in ranks if rank not in self.lost]
-        if not ranks:
-            return
-        self.lost.update(ranks)
-        if not self.terms.best_effort or ROOT in ranks:
-            self.give_up(error.message)
-        for rank in ranks:
-            self.fabric.post(rank, json.dumps({"topic": "give up", "value": str(error)}).encode())
-        if not self.terms.best_effort or ROOT in ranks:
-            self.fail(error)
-            return
-        for rank in ranks:
-            self.on_lost(rank)
-        self._pulse()
-
-    def _break(self, error: Exception) -> None:
-        assert isinstance(error, FastpullError)
-        self.fail(error)
-
-    # --- underneath
-
-    def _receive(self, sender: int, message: bytes) -> None:
-        if sender in self.lost:
-            return  # it has been given up, whatever it says now
-        self._heard[sender] = time.monotonic()
-        content = json.loads(message)
-        self._take(sender, content["topic"], content["value"])
-
-    def _take(self, sender: int, topic: str, value: Any) -> None:
-        if topic == "alive":
-            self._note(sender, value)
-        elif topic == "give up":
-            self.fail(RankFailed(sender, self.hosts.get(sender, "?"), value))
-        elif topic in self._handlers:
-            self._handlers[topic](sender, value)
-        else:
-            self._mail.setdefault(topic, {})[sender] = value
-        if topic != "alive":
-            self._moved = time.monotonic()
-            self._pulse()
-
-    def _note(self, sender: int, state: dict[str, Any] | None) -> None:
-        if state is not None and state != self._states.get(sender):
-            self._states[sender] = state
-            self._moved = time.monotonic()
-            self.on_progress(sender, state)
-
-    def _pulse(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Waits until something is so; looked at after each message that was handled here.
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds; it is evaluated after each message to this rank.
 
         Raises:
             FastpullError: the job cannot go on.
@@ -271,58 +192,155 @@ class ControlChannel:
         while True:
             if self.failure is not None:
                 raise self.failure
-            if is_so():
+            if condition():
                 return
             await self._changed.wait()
 
-    @contextlib.contextmanager
-    def expecting(self, missing: Callable[[], Iterable[int]], doing: str) -> Iterator[None]:
-        """On the root: says whose part is missing if nothing moves; of several the last that misses somebody counts.
+    def name(self, rank: int) -> str:
+        """Return the name of a rank in error messages."""
+        host = self.hosts.get(rank)
+        return f"rank {rank} on {host}" if host else f"rank {rank}"
+
+    # --- failures
+
+    def expecting(self, missing: Callable[[], Iterable[int]], doing: str) -> AbstractContextManager[None]:
+        """On rank 0, name the ranks that are waited for; see `FailureDetector.expecting`."""
+        return self.detector.expecting(missing, doing)
+
+    def fail(self, error: FastpullError) -> None:
+        """End the job on this rank; every wait raises the error."""
+        if self.failure is None:
+            self.failure = error
+            self._wake_waits()
+            self.on_failure(error)
+
+    def abort(self, reason: str) -> None:
+        """End the job on all other ranks. For rank 0."""
+        self.broadcast(JobAborted(reason))
+
+    def lose(self, ranks: Iterable[int], error: RankLost) -> None:
+        """Drop ranks, or end the job if it may not go on without them. For rank 0."""
+        ranks = [rank for rank in ranks if rank not in self.lost]
+        if not ranks:
+            return
+        self.lost.update(ranks)
+        must_end = not self.terms.best_effort or ROOT in ranks
+        if must_end:
+            self.abort(error.message)
+        for rank in ranks:  # `send` skips lost ranks, which may still be alive
+            self.fabric.send_message(rank, encode(JobAborted(str(error))))
+        if must_end:
+            self.fail(error)
+            return
+        for rank in ranks:
+            self.on_lost(rank)
+        self._wake_waits()
+
+    # --- the end
+
+    async def wait_until_done(self) -> None:
+        """Wait, on a rank that does not work, until all members have done their work.
+
+        Raises:
+            FastpullError: the job cannot go on.
+        """
+        await self.until(lambda: (JobDone, None) in self._mail)
+
+    async def shut_down(self, exit_code: int) -> tuple[int, bool]:
+        """Wait until all ranks that are not lost have come to the end of the job.
 
         Args:
-            missing: the ranks that something is to come of.
-            doing: what is waited for, in words.
-        """
-        expected = (missing, doing)
-        self._expected.append(expected)
-        try:
-            yield
-        finally:
-            self._expected.remove(expected)
+            exit_code: the exit code that this rank would end with.
 
-    async def _watch(self) -> None:
-        """Gives signs of life, and looks for those of others."""
-        timeout = self.terms.timeout_seconds
-        beat = min(_MAX_BEAT_SECONDS, timeout / _BEATS, self.terms.stall_seconds / _BEATS)
+        Returns:
+            Rank 0's exit code, and whether no rank is lost.
+
+        Raises:
+            TimeoutError: a rank has not come to the end in time.
+        """
+        self.failure = None  # reported already; from here on the ranks only leave together
+        async with asyncio.timeout(self.terms.timeout_seconds):
+            if self.is_root:
+                self.broadcast(JobDone())
+            await self.gather(ReadyToLeave(exit_code), self.present, "the others ended")
+            if self.is_root:
+                end = JobEnd(exit_code, not self.lost)
+                self.broadcast(end)
+            else:
+                end = await self.receive(JobEnd)
+        return end.exit_code, end.is_whole
+
+    # --- receiving
+
+    def _receive(self, sender: int, content: bytes) -> None:
+        if sender in self.lost:
+            return  # the job goes on without it, even if it is alive
+        self.detector.heard_from(sender)
+        try:
+            message = decode(content, self.name(sender))
+        except MalformedMessage as error:
+            self._refuse(error)
+            return
+        self._dispatch(sender, message)
+
+    def _refuse(self, error: MalformedMessage) -> None:
+        """End the job on all ranks, since a rank may wait for the effect of the message."""
+        if self.is_root:
+            self.abort(error.message)
+        else:
+            self.send(ROOT, RankBroken(error.message))
+        self.fail(error)
+
+    def _dispatch(self, sender: int, message: Message) -> None:
+        if isinstance(message, Alive):
+            self._note_progress(sender, message.progress)
+            return
+        kind, image = type(message), getattr(message, "image", None)
+        handler = self._handlers.get((kind, image)) or self._handlers.get((kind, None))
+        if isinstance(message, JobAborted):
+            self.fail(RankFailed(sender, self.hosts.get(sender, "?"), message.reason))
+        elif handler is not None:
+            handler(sender, message)
+        else:
+            self._mail.setdefault((kind, image), {})[sender] = message
+        self.detector.advance()
+        self._wake_waits()
+
+    def _note_progress(self, sender: int, progress: TaskProgress | None) -> None:
+        if self.detector.report_progress(sender, progress) and progress is not None:
+            self.on_progress(sender, progress)
+
+    def _wake_waits(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _on_fabric_error(self, error: Exception) -> None:
+        assert isinstance(error, FastpullError)
+        self.fail(error)
+
+    # --- heartbeats
+
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats, and look for lost ranks."""
+        timeout, interval = self.terms.timeout_seconds, self.detector.heartbeat_seconds
         while self.failure is None:
             before = time.monotonic()
-            await asyncio.sleep(beat)
-            if time.monotonic() - before > timeout / 2:  # this process itself stood still: nobody else is to blame
-                self._heard = dict.fromkeys(self._heard, time.monotonic())
-                self._moved = time.monotonic()
-            state = self.progress()
+            await asyncio.sleep(interval)
+            if time.monotonic() - before > timeout / 2:  # this process was stopped, so no other rank is at fault
+                self.detector.reset()
+            progress = self.progress()
             if self.is_root:
-                self._note(ROOT, state)
-                self.post_all((rank for rank in self.present if rank != ROOT), "alive")
-                self._look_for_missing()
+                self._note_progress(ROOT, progress)
+                self.broadcast(Alive())
+                self._drop_suspects()
             else:
-                self.post(ROOT, "alive", state)
-                if time.monotonic() - self._heard[ROOT] > timeout:
+                self.send(ROOT, Alive(progress))
+                if self.detector.is_silent(ROOT):
                     self.fail(RankLost((self.name(ROOT),), timeout, "it led the job"))
 
-    def _look_for_missing(self) -> None:
-        now, terms = time.monotonic(), self.terms
-        doing = self._expected[-1][1] if self._expected else "the job went on"
-        silent = [rank for rank in self.present if rank != ROOT and now - self._heard[rank] > terms.timeout_seconds]
-        if silent:
-            self.lose(silent, RankLost(self._names(silent), terms.timeout_seconds, doing))
-        elif now - self._moved > terms.stall_seconds:
-            for find_missing, doing in reversed(self._expected):
-                missing = [rank for rank in find_missing() if rank not in self.lost]
-                if missing:
-                    self._moved = now
-                    self.lose(missing, RankLost(self._names(missing), terms.stall_seconds, doing))
-                    break
-
-    def _names(self, ranks: Iterable[int]) -> tuple[str, ...]:
-        return tuple(self.name(rank) for rank in ranks)
+    def _drop_suspects(self) -> None:
+        self.detector.heard_from(ROOT)
+        suspects = self.detector.find_suspects(self.present)
+        if suspects is not None:
+            names = tuple(self.name(rank) for rank in suspects.ranks)
+            self.lose(suspects.ranks, RankLost(names, suspects.seconds, suspects.doing))

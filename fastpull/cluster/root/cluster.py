@@ -1,4 +1,4 @@
-"""One rank's place in a job of many nodes."""
+"""One rank of a job on many nodes: it agrees with the others, runs images, and leaves together with them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,22 @@ from fastpull._version import __version__
 from fastpull.cache.store import Store
 from fastpull.cluster.blobs.claims import Claim
 from fastpull.cluster.blobs.source import ClusterSource
-from fastpull.cluster.control.agreement import Hello, check_agreement, check_claims, elect
+from fastpull.cluster.control.agreement import check_agreement, check_claims, elect
 from fastpull.cluster.control.channel import ROOT, ClusterTerms, ControlChannel
+from fastpull.cluster.messages import (
+    ClaimResult,
+    Claims,
+    ClaimsAccepted,
+    Failure,
+    Hello,
+    ImageEnd,
+    ImageFailed,
+    ImageFinished,
+    JobStart,
+    RankBroken,
+    RankWarned,
+    StopImage,
+)
 from fastpull.cluster.root.image_coordinator import ImageCoordinator
 from fastpull.cluster.root.image_task import ImageTask
 from fastpull.cluster.transport.frame import Frame
@@ -23,6 +37,7 @@ from fastpull.errors import CacheError, FastpullError, OutputError, RankFailed, 
 from fastpull.telemetry.events import LayerDone, LayerProgress, NodeProgress, Warned, ignore
 
 if TYPE_CHECKING:
+    from fastpull.cluster.messages import TaskProgress
     from fastpull.cluster.root.report import ClusterReport
     from fastpull.cluster.transport.fabric import Fabric
     from fastpull.oci.reference import Reference
@@ -31,31 +46,32 @@ if TYPE_CHECKING:
     from fastpull.telemetry.events import Event, OnEvent
 
 T = TypeVar("T")
-_Handler = Callable[[int, dict[str, Any]], None]
+_ImageMessage = ImageFailed | ImageFinished | StopImage
+_Handler = Callable[[int, Any], None]
 
-_PARTING_SECONDS = 10.0  # for all to leave together, when there is nothing more to be done
+_LEAVE_SECONDS = 10.0  # for MPI_Finalize on all ranks
 
 
 class Cluster:
-    """The ranks of a job that bring images to all their nodes. An async context manager; a client takes it.
+    """The ranks of a job that bring images to all their nodes. An async context manager, for a `fastpull.Client`.
 
-    Each image that is run is resolved by rank 0, leaves the registry once, and is verified by each node itself.
+    Rank 0 resolves each image, each byte leaves the registry once, and each node verifies the image itself.
 
     Args:
-        fabric: between the ranks, such as that of `open_mpi`.
-        cache: of this node: a directory of its own.
-        terms: how the ranks deal with each other; the same for all.
-        asked: what they were asked for; has to be the same for all.
-        outputs: what this rank will make: paths that no other node has.
-        each_rank: every rank is a node of its own; otherwise one of each node works, and the others wait.
-        on_event: on rank 0 told what happens on all nodes.
+        fabric: the network between the ranks, such as that of `open_mpi`.
+        cache: the cache of this node, which no other node shares.
+        terms: the rules of the job; the same on all ranks.
+        asked: the values of options that have to be equal on all ranks, by name.
+        outputs: the paths that this rank will write, which no other node shares.
+        each_rank: whether every rank counts as a node; otherwise one rank of each node works, and the others wait.
+        on_event: receives, on rank 0, the events of all nodes.
 
     Attributes:
         members: the ranks that work, one for each node.
 
     Raises:
-        Disagreement: from ``async with``: the ranks were asked for different things, or work in the same directory.
-        ClusterError: likewise: ranks do not answer.
+        Disagreement: from ``async with``: the ranks were asked for different things, or share a cache or an output.
+        ClusterError: from ``async with``: a rank does not answer.
     """
 
     def __init__(
@@ -76,19 +92,19 @@ class Cluster:
         self._each_rank = each_rank
         self._listener = on_event
         self._listener_error: Exception | None = None
-        self._council = ControlChannel(fabric, platform.node(), terms or ClusterTerms())
+        self._channel = ControlChannel(fabric, platform.node(), terms or ClusterTerms())
         self._claims: list[Claim] = []
-        self._errand: ImageTask | None = None
-        self._lead: ImageCoordinator | None = None
+        self._task: ImageTask | None = None
+        self._coordinator: ImageCoordinator | None = None
         self._number = 0
-        self._early: list[tuple[_Handler, int, dict[str, Any]]] = []
-        self._told = set[tuple[str, str]]()
+        self._early: list[tuple[_Handler, int, _ImageMessage]] = []
+        self._warnings = set[tuple[str, str]]()
         self.members: list[int] = []
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0, which tells what happens."""
-        return self._council.is_root
+        """Whether this is rank 0, which reports what happens."""
+        return self._channel.is_root
 
     @property
     def works(self) -> bool:
@@ -98,279 +114,304 @@ class Cluster:
     @property
     def is_broken(self) -> bool:
         """Whether the job cannot go on."""
-        return self._council.failure is not None
+        return self._channel.failure is not None
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether rank 0, which would tell what happens, is lost."""
-        return isinstance(self._council.failure, RankLost) and not self.is_root
+        """Whether rank 0, which would report what happens, is lost."""
+        return isinstance(self._channel.failure, RankLost) and not self.is_root
 
     async def __aenter__(self) -> Self:
-        council = self._council
-        council.progress = self._progress
-        council.on_progress = self._on_progress
-        council.on_lost = self._on_lost
-        council.on_failure = self._on_failure
-        for topic, handler in (
-            ("failed", partial(self._of_image, self._on_failed)),
-            ("finished", partial(self._of_image, self._on_finished)),
-            ("stop", partial(self._of_image, self._on_stop)),
-            ("warned", self._on_warned),
-            ("broken", self._on_broken),
-        ):
-            council.on(topic, handler)
-        council.start(self._on_window)
+        channel = self._channel
+        channel.progress = self._progress
+        channel.on_progress = self._on_progress
+        channel.on_lost = self._on_lost
+        channel.on_failure = self._on_failure
+        channel.on(ImageFailed, partial(self._of_image, self._on_image_failed))
+        channel.on(ImageFinished, partial(self._of_image, self._on_image_finished))
+        channel.on(StopImage, partial(self._of_image, self._on_stop_image))
+        channel.on(RankWarned, self._on_rank_warned)
+        channel.on(RankBroken, self._on_rank_broken)
+        channel.start(self._on_frame)
         try:
             await self._claim(await self._agree())
         except BaseException as error:
-            self._break(error)
+            self._end_job(error)
             await self._release()
             raise
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is not None:
-            self._break(error)
+            self._end_job(error)
         await self._release()
 
-    async def idle(self) -> None:
-        """Waits, on a rank that does not work, until the others have.
+    async def wait_until_done(self) -> None:
+        """Wait, on a rank that does not work, until the members have done their work.
 
         Raises:
             FastpullError: the job cannot go on.
         """
-        await self._council.idle()
+        await self._channel.wait_until_done()
 
     async def leave(self, code: int) -> tuple[int, bool]:
-        """Ends the job on all ranks, and MPI.
+        """End the job on all ranks, and MPI.
 
         Args:
-            code: that this rank would exit with.
+            code: the exit code that this rank would end with.
 
         Returns:
-            Rank 0's, for all to exit with; and whether all have left. If not, the process has to be ended by
+            Rank 0's exit code, for all ranks; and whether all ranks have left. If not, end the process with
             `fastpull.cluster.transport.mpi.MpiFabric.abort`.
         """
         is_whole = False
         if self.is_orphaned:
             return code, False
         with contextlib.suppress(TimeoutError, FastpullError):
-            code, is_whole = await self._council.part(code)
+            code, is_whole = await self._channel.shut_down(code)
             if is_whole:
-                async with asyncio.timeout(_PARTING_SECONDS):
+                async with asyncio.timeout(_LEAVE_SECONDS):
                     await self._fabric.leave()
-        await self._council.stop()
+        await self._channel.stop()
         return code, is_whole
 
     # --- before the first image
 
     async def _agree(self) -> str:
-        council = self._council
+        """Compare what all ranks were asked for; return the name of the job."""
+        channel = self._channel
         hello = Hello(platform.node(), self._fabric.node, __version__, self._asked)
-        said = await council.gather("hello", hello.to_value(), range(self._fabric.size), "the ranks came together")
-        verdict: dict[str, Any] = {}
-        if council.is_root:
-            hellos = {rank: Hello.of(value) for rank, value in said.items()}
-            council.hosts = {rank: hello.host for rank, hello in hellos.items()}
+        hellos = await channel.gather(hello, range(self._fabric.size), "the ranks came together")
+        if channel.is_root:
+            channel.hosts = {rank: one.host for rank, one in hellos.items()}
             check_agreement(hellos)
             members = elect(hellos, each_rank=self._each_rank)
-            verdict = {"job": uuid.uuid4().hex, "members": members, "hosts": list(council.hosts.items())}
-        verdict = await council.spread("verdict", verdict)
-        council.hosts = {int(rank): host for rank, host in verdict["hosts"]}
-        self.members = verdict["members"]
-        return str(verdict["job"])
+            start = JobStart(uuid.uuid4().hex, tuple(members), channel.hosts)
+            channel.broadcast(start)
+        else:
+            start = await channel.receive(JobStart)
+        channel.hosts = dict(start.hosts)
+        self.members = list(start.members)
+        return start.job
 
     async def _claim(self, job: str) -> None:
-        """Makes sure that no two ranks work in the same place."""
-        council = self._council
+        """Check that no two ranks share a cache or an output."""
+        channel = self._channel
         if not self.works:
             return
-        found: dict[str, dict[str, Any]] = {}
-        value: dict[str, Any] = {"claims": found}
+        results: dict[str, ClaimResult] = {}
+        reason = ""
         try:
             store = await asyncio.to_thread(Store, self._cache)
             wanted: list[tuple[str, str, str, type[CacheError | OutputError]]]
             wanted = [("cache", self._cache, f"{store.root}/cache", CacheError)]
             wanted += [("output", path, path.rstrip("/"), OutputError) for path in self._outputs]
             for kind, shown, path, family in wanted:
-                claim = Claim(path, job, council.rank, family)
+                claim = Claim(path, job, channel.rank, family)
                 self._claims.append(claim)
-                found[kind] = {"path": shown, "owner": await asyncio.to_thread(claim.make)}
+                results[kind] = ClaimResult(shown, await asyncio.to_thread(claim.acquire))
         except FastpullError as error:
-            value["error"] = error.message
-        said = await council.gather("claims", value, self.members, "the ranks looked at their caches")
-        if council.is_root:
-            for rank, one in said.items():
-                if "error" in one:
-                    raise RankFailed(rank, council.hosts[rank], one["error"])
-            check_claims({rank: one["claims"] for rank, one in said.items()}, council.hosts)
-        await council.spread("begin", None, self.members)
+            reason = error.message
+        claims = await channel.gather(Claims(results, reason), self.members, "the ranks looked at their caches")
+        if channel.is_root:
+            for rank, one in claims.items():
+                if one.error:
+                    raise RankFailed(rank, channel.hosts[rank], one.error)
+            check_claims({rank: one.results for rank, one in claims.items()}, channel.hosts)
+            channel.broadcast(ClaimsAccepted(), [rank for rank in self.members if rank != ROOT])
+        else:
+            await channel.receive(ClaimsAccepted)
 
     async def _release(self) -> None:
         for claim in self._claims:
             await asyncio.to_thread(claim.release)
 
-    def _break(self, error: BaseException) -> None:
-        """Ends the job on all ranks, because it cannot go on here."""
-        council = self._council
-        if council.failure is not None:
+    def _end_job(self, error: BaseException) -> None:
+        """End the job on all ranks, because it cannot go on here."""
+        channel = self._channel
+        if channel.failure is not None:
             return
         reason = error.message if isinstance(error, FastpullError) else "it was interrupted"
-        if council.is_root:
-            council.give_up(reason)
+        if channel.is_root:
+            channel.abort(reason)
         else:
-            council.post(ROOT, "broken", reason)
+            channel.send(ROOT, RankBroken(reason))
 
     # --- an image
 
     async def run(self, source: str, work: Callable[[], Awaitable[T]]) -> tuple[T | None, ClusterReport | None]:
-        """Does this rank's part of an image, and waits for all others.
+        """Do this rank's part of an image, and wait for all other ranks.
 
         Args:
             source: the image; the ranks call this for the same images in the same order.
-            work: brings it to this node, with a client that has this cluster.
+            work: brings the image to this node, with a client that has this cluster.
 
         Returns:
-            What has come of the work here, nothing if it failed and the others went on; and on rank 0 what has come of
-            it on all nodes.
+            The result of the work, None if it failed and the others went on; and on rank 0 the report of all nodes.
 
         Raises:
-            FastpullError: a node could not do its part. No node has published a wrong byte; those that were ready have
+            FastpullError: a node could not do its part. No node has published a wrong byte; nodes that were done have
                 the image.
             Exception: raised by ``on_event``.
         """
-        council = self._council
-        errand = self._errand = ImageTask(self._number, source, council)
+        channel = self._channel
+        task = self._task = ImageTask(self._number, source, channel)
         self._number += 1
-        lead = self._lead = ImageCoordinator(errand, self.members, council, self._on_event) if council.is_root else None
+        if channel.is_root:
+            self._coordinator = ImageCoordinator(task, self.members, channel, self._on_event)
+        coordinator = self._coordinator
         early, self._early = self._early, []
-        for handler, rank, value in early:
-            self._of_image(handler, rank, value)
+        for handler, rank, message in early:
+            self._of_image(handler, rank, message)
         try:
             with contextlib.ExitStack() as stack:
-                if lead is not None:
-                    stack.enter_context(council.expecting(lead.unfinished, f"{source} was brought to all nodes"))
-                result = await self._work_on(errand, work)
+                if coordinator is not None:
+                    waiting = channel.expecting(coordinator.unfinished, f"{source} was brought to all nodes")
+                    stack.enter_context(waiting)
+                result = await self._work_on(task, work)
                 if self._listener_error is not None:
                     raise self._listener_error
-                if lead is not None:
-                    await lead.told_or_failed()
-                if errand.error is not None:
-                    failure = {"reason": errand.reason, "exit_code": errand.error.exit_code}
-                    council.post(ROOT, "failed", {"image": errand.number, **failure})
-                follows = isinstance(errand.error, RankFailed | RankLost)  # another's failure, which is told as theirs
-                finished = {"image": errand.number, "report": errand.report(), "follows": follows}
-                council.post(ROOT, "finished", finished)
-                if lead is not None:
-                    await council.until(lambda: not lead.unfinished())
-                verdict = lead.verdict() if lead is not None else None
-                verdict = await council.spread(f"{errand.number}.end", verdict, self.members)
+                end = await self._finish(task, coordinator)
         finally:
-            self._errand = self._lead = None
-            if lead is not None:
-                lead.close()
-            await errand.close()
-        if verdict is not None:
-            if (
-                verdict["rank"] == council.rank
-                and errand.error is not None
-                and verdict["reason"] == errand.error.message
-            ):
-                raise errand.error
-            raise self._failed(verdict)
+            self._task = self._coordinator = None
+            if coordinator is not None:
+                coordinator.close()
+            await task.close()
+        if end.failure is not None:
+            raise self._error_of(end.failure, task)
         if self._listener_error is not None:
             raise self._listener_error
-        return result, lead.report() if lead is not None else None
+        return result, coordinator.report() if coordinator is not None else None
+
+    async def _work_on(self, task: ImageTask, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Run the work until it ends or the task fails; return its result, None after a failure of the task."""
+        running = asyncio.ensure_future(work())
+        stopping = asyncio.ensure_future(task.stopped.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
+            result = running.result()
+            await task.join(wants=False)
+        except FastpullError as error:
+            task.fail(error)
+            return None
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            if task.error is None or (this is not None and this.cancelling()):
+                raise  # the caller is cancelled, which ends the job also where an error is set
+            return None
+        finally:
+            for one in (running, stopping):
+                one.cancel()
+            await asyncio.wait({running, stopping})
+        return result
+
+    async def _finish(self, task: ImageTask, coordinator: ImageCoordinator | None) -> ImageEnd:
+        """Report the end of this rank's part, and wait for all other ranks."""
+        channel = self._channel
+        if coordinator is not None:
+            coordinator.send_failure_to_resolve()
+        if task.error is not None:
+            failure = Failure(channel.rank, task.reason, task.error.exit_code)
+            channel.send(ROOT, ImageFailed(task.number, failure))
+        is_consequence = isinstance(task.error, RankFailed | RankLost)
+        channel.send(ROOT, ImageFinished(task.number, task.report(), is_consequence))
+        if coordinator is None:
+            return await channel.receive(ImageEnd, task.number)
+        await channel.until(lambda: not coordinator.unfinished())
+        end = ImageEnd(task.number, coordinator.verdict())
+        channel.broadcast(end, [rank for rank in self.members if rank != ROOT])
+        return end
+
+    def _error_of(self, failure: Failure, task: ImageTask) -> FastpullError:
+        """Return this rank's own error, or another rank's as `RankFailed`."""
+        if failure.rank == self._channel.rank and task.error is not None and failure.reason == task.error.message:
+            return task.error
+        return self._failed(failure)
+
+    def _failed(self, failure: Failure) -> RankFailed:
+        host = self._channel.hosts.get(failure.rank, "?")
+        return RankFailed(failure.rank, host, failure.reason, failure.exit_code)
 
     def source(
         self, registry: RegistrySource, reference: Reference, context: SourceContext
     ) -> ClusterSource | RegistrySource:
-        """An image in a registry as the ranks get it together; outside of `run` each is for itself."""
-        if self._errand is None:
+        """Return the source of an image that the ranks share; outside of `run` the registry's own."""
+        if self._task is None:
             return registry
-        return ClusterSource(registry, reference, context, self._errand, self.members, self._lead)
+        return ClusterSource(registry, reference, context, self._task, self.members, self._coordinator)
 
-    async def _work_on(self, errand: ImageTask, work: Callable[[], Awaitable[T]]) -> T | None:
-        task = asyncio.ensure_future(work())
-        stopping = asyncio.ensure_future(errand.stopped.wait())
+    # --- frames and messages
+
+    async def _on_frame(self, from_rank: int, memory: memoryview) -> None:
+        task = self._task
         try:
-            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
-            result = task.result()
-            await errand.join(wants=False)
-        except FastpullError as error:
-            errand.fail(error)
-            return None
-        except asyncio.CancelledError:
-            this = asyncio.current_task()
-            if errand.error is None or (this is not None and this.cancelling()):
-                raise  # the caller is cancelled, which ends the job also where an error is set
-            return None
-        finally:
-            for one in (task, stopping):
-                one.cancel()
-            await asyncio.wait({task, stopping})
-        return result
-
-    def _failed(self, failure: dict[str, Any]) -> RankFailed:
-        rank = failure["rank"]
-        return RankFailed(rank, self._council.hosts.get(rank, "?"), failure["reason"], failure["exit_code"])
-
-    # --- what others say
-
-    async def _on_window(self, sender: int, memory: memoryview) -> None:
-        errand = self._errand
-        try:
-            window = Frame.open(memory)
+            frame = Frame.unpack(memory)
         except ValueError as error:
-            if errand is not None:
-                errand.fail(RankFailed(sender, self._council.hosts.get(sender, "?"), f"sent no window: {error}"))
+            if task is not None:
+                host = self._channel.hosts.get(from_rank, "?")
+                task.fail(RankFailed(from_rank, host, f"sent a malformed frame: {error}"))
             return
-        if errand is not None and errand.number == window.image:
-            await errand.receive(sender, window, memory)
+        if task is not None and task.number == frame.image:
+            await task.receive(from_rank, frame, memory)
 
-    def _of_image(self, handler: _Handler, rank: int, value: dict[str, Any]) -> None:
-        """Passes on what concerns the image at hand; what concerns the next one, which others began before, waits."""
-        if value["image"] >= self._number:
-            self._early.append((handler, rank, value))
-        elif self._errand is not None and value["image"] == self._errand.number:
-            handler(rank, value)
+    def _of_image(self, handler: _Handler, rank: int, message: _ImageMessage) -> None:
+        """Handle messages of the current image; keep those of the next one, which other ranks may have begun."""
+        if message.image >= self._number:
+            self._early.append((handler, rank, message))
+        elif self._task is not None and message.image == self._task.number:
+            handler(rank, message)
 
-    def _on_failed(self, rank: int, value: dict[str, Any]) -> None:
-        if self._lead is not None:
-            self._lead.on_failed(rank, value)
+    def _on_image_failed(self, rank: int, message: ImageFailed) -> None:
+        if self._coordinator is not None:
+            self._coordinator.on_failed(rank, message)
 
-    def _on_finished(self, rank: int, value: dict[str, Any]) -> None:
-        if self._lead is not None:
-            self._lead.on_finished(rank, value)
+    def _on_image_finished(self, rank: int, message: ImageFinished) -> None:
+        if self._coordinator is not None:
+            self._coordinator.on_finished(rank, message)
 
-    def _on_stop(self, _: int, failure: dict[str, Any]) -> None:
-        if self._errand is not None:
-            self._errand.fail(self._failed(failure))
+    def _on_stop_image(self, _: int, message: StopImage) -> None:
+        if self._task is not None:
+            self._task.fail(self._failed(message.failure))
 
-    def _on_warned(self, rank: int, value: dict[str, str]) -> None:
-        warning = value["source"], value["message"]
-        if warning not in self._told:
-            self._told.add(warning)
-            self._on_event(Warned(value["source"], f"{self._council.name(rank)}: {value['message']}"))
+    def _on_rank_warned(self, rank: int, warning: RankWarned) -> None:
+        key = warning.source, warning.text
+        if key not in self._warnings:
+            self._warnings.add(key)
+            self._on_event(Warned(warning.source, f"{self._channel.name(rank)}: {warning.text}"))
 
-    def _on_broken(self, rank: int, reason: str) -> None:
-        error = RankFailed(rank, self._council.hosts.get(rank, "?"), reason)
-        self._council.give_up(error.message)
-        self._council.fail(error)
+    def _on_rank_broken(self, rank: int, message: RankBroken) -> None:
+        error = RankFailed(rank, self._channel.hosts.get(rank, "?"), message.reason)
+        self._channel.abort(error.message)
+        self._channel.fail(error)
 
     def _on_lost(self, rank: int) -> None:
-        self._on_event(Warned("job", f"goes on without {self._council.name(rank)}, of which nothing was heard"))
-        if self._lead is not None:
-            self._lead.on_lost(rank)
+        self._on_event(
+            Warned("job", f"goes on without {self._channel.name(rank)}, which is silent or does not advance")
+        )
+        if self._coordinator is not None:
+            self._coordinator.on_lost(rank)
 
     def _on_failure(self, error: FastpullError) -> None:
-        if self._errand is not None:
-            self._errand.fail(error)
+        if self._task is not None:
+            self._task.fail(error)
 
-    # --- what happens
+    # --- events
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of this node's client. Rank 0 reports what concerns all nodes."""
+        if self._task is not None:
+            self._task.on_event(event)
+        if isinstance(event, LayerProgress | LayerDone):
+            return  # rank 0 shows the progress of nodes, not of layers
+        if self.is_root:
+            if isinstance(event, Warned):
+                self._warnings.add((event.source, event.message))
+            self._on_event(event)
+        elif isinstance(event, Warned):
+            self._channel.send(ROOT, RankWarned(event.source, event.message))
 
     def _on_event(self, event: Event) -> None:
         """Pass an event to the listener; keep its first exception for `run`, since callbacks of the fabric lose it."""
@@ -379,24 +420,11 @@ class Cluster:
         except Exception as error:  # noqa: BLE001  # raised by `run`
             self._listener_error = self._listener_error or error
 
-    def on_event(self, event: Event) -> None:
-        """For the client: what happens on this node, of which rank 0 tells what concerns all."""
-        if self._errand is not None:
-            self._errand.on_event(event)
-        if isinstance(event, LayerProgress | LayerDone):
-            return  # the nodes are what is shown
-        if self.is_root:
-            if isinstance(event, Warned):
-                self._told.add((event.source, event.message))
-            self._on_event(event)
-        elif isinstance(event, Warned):
-            self._council.post(ROOT, "warned", {"source": event.source, "message": event.message})
+    def _progress(self) -> TaskProgress | None:
+        return self._task.progress() if self._task is not None else None
 
-    def _progress(self) -> dict[str, Any]:
-        return self._errand.state() if self._errand is not None else {}
-
-    def _on_progress(self, rank: int, state: dict[str, Any]) -> None:
-        errand = self._errand
-        if errand is not None and state.get("image") == errand.number:
-            host = self._council.hosts.get(rank, "?")
-            self._on_event(NodeProgress(errand.source, rank, host, sum(errand.blob_sizes), state["there"]))
+    def _on_progress(self, rank: int, progress: TaskProgress) -> None:
+        task = self._task
+        if task is not None and progress.image == task.number:
+            host = self._channel.hosts.get(rank, "?")
+            self._on_event(NodeProgress(task.source, rank, host, sum(task.blob_sizes), progress.available))

@@ -1,4 +1,4 @@
-"""What a job on many nodes did."""
+"""The report of a job on many nodes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ class NodeReport:
     """One node's part of an image.
 
     Attributes:
-        rank: of the node.
-        host: its name.
-        seconds: until it had done its work, from when the job began with the image; by rank 0's clock.
-        resolve_seconds: until it knew what the image is; by its own clock.
-        exchange_seconds: until it had all bytes, of blobs or of runs; likewise. 0 if it had them before, or did not get
-            them.
+        rank: the rank of the node.
+        host: its host name.
+        seconds: the time from the start of the image until its work was done, by rank 0's clock.
+        resolve_seconds: the time until it knew what the image is, by its own clock.
+        exchange_seconds: the time until it had all bytes of blobs or of compressed layers, by its own clock; 0 if it
+            had them before, or did not get them.
         fetched, received, sent: bytes of blobs from the registry, from other nodes, to other nodes.
         built: the numbers of the layers that it compressed for all nodes.
         runs_received, runs_sent: bytes of compressed layers from other nodes, to other nodes.
-        assembled_seconds: until it had made its file of the layers; likewise. 0 if it made no file with others.
-        max_memory: the most that its process had in memory, in bytes.
-        error: why it failed; empty if it did not.
-        cause_exit_code: of the error's family; 0 if there is none.
+        assembled_seconds: the time until it had assembled its output from the layers, by its own clock; 0 if it built
+            no layers with other nodes.
+        max_memory: the peak memory of its process, in bytes.
+        error: the message of its error; empty if there is none.
+        cause_exit_code: the exit code of the error's family; 0 if there is no error.
     """
 
     rank: int
@@ -52,15 +53,15 @@ class ClusterReport:
     """An image on all nodes of a job.
 
     Attributes:
-        source: as it was given.
-        digest: of its manifest; None if no node got to know it.
-        size: of its blobs, in bytes.
-        nodes: that took part, by rank.
-        lost: ranks that died, or were given up.
-        seconds_to_first, seconds_to_all: until the first, and until the last node had done its work; 0 if none has.
-        registry_bytes: of blobs, that the nodes got from the registry.
-        exchanged_bytes: of blobs, that the nodes got from each other.
-        run_bytes: of compressed layers, likewise.
+        source: the image, as the user named it.
+        digest: the digest of its manifest; None if it was not resolved.
+        size: the size of its blobs, in bytes.
+        nodes: the reports of the nodes that took part, by rank.
+        lost: the ranks that died or were dropped.
+        seconds_to_first, seconds_to_all: the time until the first and the last node were done; 0 if none was.
+        registry_bytes: bytes of blobs that the nodes fetched from the registry.
+        exchanged_bytes: bytes of blobs that the nodes received from each other.
+        run_bytes: bytes of compressed layers that the nodes received from each other.
     """
 
     source: str
@@ -78,7 +79,7 @@ class ClusterReport:
     def of(
         cls, source: str, digest: Digest | None, size: int, nodes: Sequence[NodeReport], lost: Sequence[int]
     ) -> Self:
-        """Sums up what the nodes say."""
+        """Sum up the reports of the nodes."""
         done = [node.seconds for node in nodes if not node.error]
         return cls(
             source,

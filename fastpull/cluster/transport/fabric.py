@@ -1,44 +1,44 @@
-"""What carries bytes between ranks: the little that the rest of this room knows of MPI."""
+"""The interface to the network between ranks. The rest of this package does not know MPI."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-WINDOW_SIZE = 4 << 20
-"""Bytes of a blob that travel at once, at most: what is lost to each message is small beside it."""
+MAX_PAYLOAD = 4 << 20
+"""The most bytes in one frame: large enough that the cost of a message does not matter."""
 
 HEADER_SIZE = 64
-"""In front of the bytes of a window; see `fastpull.cluster.transport.frame`."""
+"""The bytes before the payload of a frame; see `fastpull.cluster.transport.frame`."""
 
 OnMessage = Callable[[int, bytes], None]
-"""Gets (sender, message), on the event loop's thread; messages of one sender come in their order."""
+"""Receives (sender, message) on the event loop's thread; messages of one sender arrive in order."""
 
-OnWindow = Callable[[int, memoryview], Awaitable[None]]
-"""Gets (sender, header and bytes); the memory is used for something else when it has ended."""
+OnFrame = Callable[[int, memoryview], Awaitable[None]]
+"""Receives (sender, header and payload); the memory is reused after it returns."""
 
 
 class Fabric(Protocol):
-    """Messages and windows between the ranks of a job.
+    """Messages and frames between the ranks of a job.
 
     Attributes:
-        rank: of this process.
-        size: how many ranks there are.
-        node: the lowest rank of those that share this process's node.
+        rank: the rank of this process.
+        size: the number of ranks.
+        node: the lowest rank on this process's node.
     """
 
     rank: int
     size: int
     node: int
 
-    def start(self, on_message: OnMessage, on_window: OnWindow, on_error: Callable[[Exception], None]) -> None:
-        """Begins to deliver. As many windows are delivered at once as there are buffers; the others wait."""
+    def start(self, on_message: OnMessage, on_frame: OnFrame, on_error: Callable[[Exception], None]) -> None:
+        """Begin to deliver. As many frames are delivered at a time as there are buffers; further frames wait."""
 
-    def post(self, to: int, message: bytes) -> None:
-        """Sends a small message; returns at once. Nobody is told if it does not arrive."""
+    def send_message(self, to: int, message: bytes) -> None:
+        """Send a small message; return at once. No error is reported if it does not arrive."""
 
-    async def send(self, to: int, window: memoryview) -> None:
-        """Sends a window; returns when its memory may be used again, which is never if the receiver has died."""
+    async def send_frame(self, to: int, frame: memoryview) -> None:
+        """Send a frame; return when its memory may be reused, which is never if the receiver has died."""
 
     async def leave(self) -> None:
-        """Ends the traffic together with all other ranks; what was posted arrives before."""
+        """End the traffic together with all other ranks, after the delivery of all messages."""

@@ -1,4 +1,4 @@
-"""Windows: what travels between ranks, a piece of a blob or of a product, with a header that says where it belongs."""
+"""Frames: pieces of blobs or of layer artifacts, each with a header that says what it is a piece of."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _MAX_U64 = (1 << 64) - 1
 
 
 class FrameKind(IntEnum):
-    """What a window is a piece of."""
+    """The kind of content that a frame is a piece of."""
 
     BLOB = 0
-    PRODUCT = 1
+    ARTIFACT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A piece of a blob, or of a file of a product.
+    """The header of a frame.
 
     Attributes:
-        image: number of the image within the job.
-        round: of the exchange of this image: see `fastpull.cluster.blobs.exchange`.
-        kind: what it is a piece of.
-        item: number of the blob within the image, or of the file within all products.
-        part: of a blob the number of the stretch; of a product its edition.
-        origin: the rank that fetched, read or made it.
-        offset: within the item, in bytes.
-        size: in bytes.
-        total: bytes of the item, if the sender knows that.
+        image: the number of the image within the job.
+        round: the round of this image's exchange; see `fastpull.cluster.blobs.exchange`.
+        kind: the kind of content.
+        item: the number of the blob within the image, or of the file within all artifacts.
+        part: the number of the blob's chunk, or the generation of the artifact.
+        origin: the rank that fetched, read or built the content.
+        offset: the position within the item, in bytes.
+        size: the size of the payload, in bytes.
+        total: the size of the item in bytes; None if the sender does not know it yet.
     """
 
     image: int
@@ -50,8 +50,8 @@ class Frame:
     size: int
     total: int | None = None
 
-    def seal(self, memory: memoryview) -> memoryview:
-        """Writes the header in front of the bytes, which stand behind `HEADER_SIZE`; returns what is to be sent."""
+    def pack(self, memory: memoryview) -> memoryview:
+        """Write the header before the payload, which begins at `HEADER_SIZE`; return the bytes to send."""
         stop = HEADER_SIZE + self.size
         fields = self.image, self.round, self.kind, self.item, self.part, self.origin
         total = _MAX_U64 if self.total is None else self.total
@@ -60,14 +60,14 @@ class Frame:
         return memory[:stop]
 
     @classmethod
-    def open(cls, memory: memoryview) -> Self:
-        """Reads a header.
+    def unpack(cls, memory: memoryview) -> Self:
+        """Return the header of a frame.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the memory holds no frame.
         """
         if len(memory) < HEADER_SIZE:
-            raise ValueError(f"{len(memory)} bytes are no window")
+            raise ValueError(f"{len(memory)} bytes are too few for a frame")
         magic, image, round_, kind, item, part, origin, offset, size, total = _LAYOUT.unpack_from(memory)
         if magic != _MAGIC or size != len(memory) - HEADER_SIZE:
             raise ValueError("its header is damaged")
@@ -75,8 +75,8 @@ class Frame:
         return cls(image, round_, FrameKind(kind), item, part, origin, offset, size, known_total)
 
     @staticmethod
-    def is_sound(memory: memoryview) -> bool:
-        """Whether header and bytes are those that were sealed."""
+    def is_intact(memory: memoryview) -> bool:
+        """Return whether header and payload match the fingerprint in the header."""
         return bool(_fingerprint(memory) == _FINGERPRINT.unpack_from(memory, _LAYOUT.size)[0])
 
 

@@ -1,4 +1,4 @@
-"""MPI as a fabric. All calls are made on one thread, which polls: a blocking call could not be bounded."""
+"""The fabric over MPI. One thread makes all calls and polls, since a blocking call cannot have a timeout."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fastpull.cluster.transport.fabric import HEADER_SIZE, WINDOW_SIZE
+from fastpull.cluster.transport.fabric import HEADER_SIZE, MAX_PAYLOAD
 from fastpull.errors import MpiError
 
 if TYPE_CHECKING:
-    from fastpull.cluster.transport.fabric import OnMessage, OnWindow
+    from fastpull.cluster.transport.fabric import OnFrame, OnMessage
 
-_MESSAGE, _WINDOW = 1, 2  # tags
+_MESSAGE, _FRAME = 1, 2  # tags
 _RECEIVE_BUFFERS = 4
 _ABORT_SECONDS = 5.0
-_FLUSH_SECONDS = 2.0  # for messages that are on their way when the loop ends
+_FLUSH_SECONDS = 2.0  # for messages in flight when the loop ends
 _LOOP_CHECK_SECONDS = 0.2
-_MIN_PAUSE, _MAX_PAUSE = 0.0001, 0.002  # seconds between looks: 8 idle ranks take 4 % of one core
+_MIN_PAUSE, _MAX_PAUSE = 0.0001, 0.002  # seconds between polls: 8 idle ranks use 4 % of one core
 
 
 class MpiFabric:
-    """The ranks of ``MPI_COMM_WORLD``. Made by `open_mpi`.
+    """The ranks of ``MPI_COMM_WORLD``. `open_mpi` creates it.
 
     Attributes:
-        rank, size, node: as for `fastpull.cluster.transport.fabric.Fabric`.
+        rank, size, node: as in `fastpull.cluster.transport.fabric.Fabric`.
     """
 
     rank: int
@@ -44,16 +44,16 @@ class MpiFabric:
         self._outgoing: deque[tuple[int, int, Any, asyncio.Future[None] | None]] = deque()
         self._sending: list[tuple[Any, Any, asyncio.Future[None] | None]] = []
         self._receiving: list[tuple[Any, int, bytearray, int]] = []
-        self._free = deque(bytearray(HEADER_SIZE + WINDOW_SIZE) for _ in range(_RECEIVE_BUFFERS))
+        self._free = deque(bytearray(HEADER_SIZE + MAX_PAYLOAD) for _ in range(_RECEIVE_BUFFERS))
         self._tasks = set[asyncio.Task[None]]()
         self._leaving: asyncio.Future[None] | None = None
         self._thread = threading.Thread(target=self._run, name="fastpull-mpi", daemon=True)
 
     async def open(self, timeout_seconds: float) -> None:
-        """Starts MPI.
+        """Start MPI.
 
         Raises:
-            MpiError: there is none, or not all ranks came in time.
+            MpiError: MPI is missing, or not all ranks started in time.
         """
         self._thread.start()
         try:
@@ -62,25 +62,25 @@ class MpiFabric:
         except TimeoutError as error:
             reason = f"MPI_Init has not returned for {timeout_seconds:.0f} s"
             raise MpiError(
-                reason, "Not all ranks of the job have started; raise --mpi-timeout if they need it"
+                reason, "Not all ranks of the job have started; raise --mpi-timeout if they need longer"
             ) from error
 
     # --- the fabric
 
-    def start(self, on_message: OnMessage, on_window: OnWindow, on_error: Callable[[Exception], None]) -> None:
+    def start(self, on_message: OnMessage, on_frame: OnFrame, on_error: Callable[[Exception], None]) -> None:
         """See `fastpull.cluster.transport.fabric.Fabric`."""
-        self._on_message, self._on_window, self._on_error = on_message, on_window, on_error
+        self._on_message, self._on_frame, self._on_error = on_message, on_frame, on_error
         self._started.set()
 
-    def post(self, to: int, message: bytes) -> None:
+    def send_message(self, to: int, message: bytes) -> None:
         """See `fastpull.cluster.transport.fabric.Fabric`."""
         self._outgoing.append((to, _MESSAGE, message, None))
         self._wake.set()
 
-    async def send(self, to: int, window: memoryview) -> None:
+    async def send_frame(self, to: int, frame: memoryview) -> None:
         """See `fastpull.cluster.transport.fabric.Fabric`."""
         sent: asyncio.Future[None] = self._loop.create_future()
-        self._outgoing.append((to, _WINDOW, window, sent))
+        self._outgoing.append((to, _FRAME, frame, sent))
         self._wake.set()
         await asyncio.shield(sent)
 
@@ -91,9 +91,9 @@ class MpiFabric:
         await asyncio.shield(self._leaving)
 
     def abort(self, code: int) -> None:
-        """Ends all ranks by force, for when not all can end by themselves. Does not return.
+        """End all ranks by force, where not all can end by themselves. Does not return.
 
-        Rank 0 has it done; the others wait for that, so that the launcher tells of one end.
+        Rank 0 aborts the job and the others wait for that, so that the launcher reports one end.
         """
         if self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None:
             if self.rank:
@@ -106,10 +106,10 @@ class MpiFabric:
     def _run(self) -> None:
         try:
             self._initialize()
-        except Exception as error:  # noqa: BLE001  # it is raised where somebody waits for it
-            self._tell(_settle, self._ready, error)
+        except Exception as error:  # noqa: BLE001  # raised where the caller waits
+            self._call_on_loop(_settle, self._ready, error)
             return
-        self._tell(_settle, self._ready, None)
+        self._call_on_loop(_settle, self._ready, None)
         while not self._started.wait(_LOOP_CHECK_SECONDS):
             if self._loop.is_closed():
                 return
@@ -118,9 +118,9 @@ class MpiFabric:
                 return
             self._mpi.Finalize()
         except Exception as error:  # noqa: BLE001
-            self._tell(self._on_error, MpiError(str(error)))
+            self._call_on_loop(self._on_error, MpiError(str(error)))
         if self._leaving is not None:
-            self._tell(_settle, self._leaving, None)
+            self._call_on_loop(_settle, self._leaving, None)
 
     def _initialize(self) -> None:
         try:
@@ -128,7 +128,7 @@ class MpiFabric:
 
             mpi4py.rc(initialize=False, finalize=False)
             from mpi4py import MPI  # noqa: PLC0415
-        except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
+        except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
             advice = (
                 "Install it with pip install '.[mpi]' in fastpull's source, and use the MPI library of the launcher"
             )
@@ -137,7 +137,7 @@ class MpiFabric:
         try:
             MPI.Init_thread(MPI.THREAD_FUNNELED)
             world = MPI.COMM_WORLD
-            self._world = world.Dup()  # nobody else's messages
+            self._world = world.Dup()  # a communicator without other messages
             self.rank, self.size = world.Get_rank(), world.Get_size()
             local = world.Split_type(MPI.COMM_TYPE_SHARED)
             self.node = local.bcast(self.rank, 0)
@@ -148,8 +148,8 @@ class MpiFabric:
     def _serve(self) -> bool:
         """Exchange messages until this rank leaves or its event loop is closed; return whether this rank leaves.
 
-        After the loop is closed, nothing can be delivered; only messages already posted are still sent. MPI_Finalize is
-        not called then: it would wait for ranks that do not know of the end.
+        After the loop is closed, nothing can be delivered; only queued messages are still sent. MPI_Finalize is not
+        called then: it would wait for ranks that do not know of the end.
         """
         pause = _MIN_PAUSE
         closed_at: float | None = None
@@ -157,25 +157,25 @@ class MpiFabric:
             leaving = self._leaving is not None
             if closed_at is None and self._loop.is_closed():
                 closed_at = time.monotonic()
-            moved = self._take_outgoing() | self._finish_sends() | self._begin_receives() | self._finish_receives()
-            if leaving and not (moved or self._sending or self._receiving):
+            has_moved = self._take_outgoing() | self._finish_sends() | self._begin_receives() | self._finish_receives()
+            if leaving and not (has_moved or self._sending or self._receiving):
                 return True
             if closed_at is not None:
                 is_flushed = not (self._outgoing or self._sending)
                 if is_flushed or time.monotonic() - closed_at > _FLUSH_SECONDS:
                     return False
-            pause = _MIN_PAUSE if moved else min(2 * pause, _MAX_PAUSE)
+            pause = _MIN_PAUSE if has_moved else min(2 * pause, _MAX_PAUSE)
             self._wake.wait(pause)
             self._wake.clear()
 
     def _take_outgoing(self) -> bool:
-        moved = False
+        has_moved = False
         while self._outgoing:
             to, tag, data, sent = self._outgoing.popleft()
             request = self._world.Isend([data, self._mpi.BYTE], to, tag)
             self._sending.append((request, data, sent))
-            moved = True
-        return moved
+            has_moved = True
+        return has_moved
 
     def _finish_sends(self) -> bool:
         left = []
@@ -183,40 +183,40 @@ class MpiFabric:
             if not request.Test():
                 left.append((request, data, sent))
             elif sent is not None:
-                self._tell(_settle, sent, None)
-        moved = len(left) < len(self._sending)
+                self._call_on_loop(_settle, sent, None)
+        has_moved = len(left) < len(self._sending)
         self._sending = left
-        return moved
+        return has_moved
 
     def _begin_receives(self) -> bool:
-        moved = False
+        has_moved = False
         status = self._mpi.Status()
         while (message := self._world.Improbe(self._mpi.ANY_SOURCE, _MESSAGE, status)) is not None:
             buffer = bytearray(status.Get_count(self._mpi.BYTE))
-            message.Recv([buffer, self._mpi.BYTE])  # small: it is here already, or as good as
-            self._tell(self._on_message, status.Get_source(), bytes(buffer))
-            moved = True
-        while self._free and (message := self._world.Improbe(self._mpi.ANY_SOURCE, _WINDOW, status)) is not None:
+            message.Recv([buffer, self._mpi.BYTE])  # small, so it does not block for long
+            self._call_on_loop(self._on_message, status.Get_source(), bytes(buffer))
+            has_moved = True
+        while self._free and (message := self._world.Improbe(self._mpi.ANY_SOURCE, _FRAME, status)) is not None:
             size = status.Get_count(self._mpi.BYTE)
             buffer = self._free.popleft()
             request = message.Irecv([memoryview(buffer)[:size], self._mpi.BYTE])
             self._receiving.append((request, status.Get_source(), buffer, size))
-            moved = True
-        return moved
+            has_moved = True
+        return has_moved
 
     def _finish_receives(self) -> bool:
         left = []
         for request, source, buffer, size in self._receiving:
             if request.Test():
-                self._tell(self._deliver, source, buffer, size)
+                self._call_on_loop(self._deliver, source, buffer, size)
             else:
                 left.append((request, source, buffer, size))
-        moved = len(left) < len(self._receiving)
+        has_moved = len(left) < len(self._receiving)
         self._receiving = left
-        return moved
+        return has_moved
 
-    def _tell(self, function: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, which `_serve` looks for
+    def _call_on_loop(self, function: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, which `_serve` checks
             self._loop.call_soon_threadsafe(function, *args)
 
     # --- on the loop
@@ -224,7 +224,7 @@ class MpiFabric:
     def _deliver(self, source: int, buffer: bytearray, size: int) -> None:
         async def handle() -> None:
             try:
-                await self._on_window(source, memoryview(buffer)[:size])
+                await self._on_frame(source, memoryview(buffer)[:size])
             finally:
                 self._free.append(buffer)
                 self._wake.set()
@@ -244,13 +244,13 @@ def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
 
 
 async def open_mpi(timeout_seconds: float) -> MpiFabric:
-    """Joins the job that an MPI launcher has started this process for.
+    """Join the job for which an MPI launcher started this process.
 
     Args:
-        timeout_seconds: how long the others may take to start.
+        timeout_seconds: the time that all ranks have to start.
 
     Raises:
-        MpiError: there is no MPI, or not all ranks came in time.
+        MpiError: MPI is missing, or not all ranks started in time.
     """
     fabric = MpiFabric()
     await fabric.open(timeout_seconds)

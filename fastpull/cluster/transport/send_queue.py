@@ -1,4 +1,4 @@
-"""What is to be sent: ranges of blobs and products, which are read when their turn comes; none waits in memory."""
+"""Queues of byte ranges to send. A range is read from its file only when a buffer is free, so none waits in memory."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from fastpull.cluster.transport.fabric import WINDOW_SIZE
+from fastpull.cluster.transport.fabric import MAX_PAYLOAD
 from fastpull.errors import FastpullError
 
 if TYPE_CHECKING:
     from fastpull.cluster.transport.frame import FrameKind
 
-_SENDERS = 2  # windows to one rank at a time: while one is sent the next is read
+_SENDERS = 2  # frames per receiver at a time: the next frame is read while one is sent
 
 
 class Readable(Protocol):
-    """What windows are read from."""
+    """A source of payloads."""
 
     @property
     def total(self) -> int | None:
-        """Its size in bytes, once it is known."""
+        """The size in bytes, once it is known."""
 
     def read(self, buffer: memoryview, offset: int, part: int, /) -> bool:
-        """Fills a buffer with bytes that are there. Blocks.
+        """Fill a buffer with available bytes. Blocks.
 
         Args:
-            buffer: for them.
-            offset: of the first.
-            part: as in the window.
+            buffer: the buffer.
+            offset: the position of its first byte.
+            part: the part, as in `fastpull.cluster.transport.frame.Frame`.
 
         Returns:
-            Whether they are still wanted.
+            Whether the part is still current.
 
         Raises:
-            FastpullError: they cannot be read.
+            FastpullError: the bytes cannot be read.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A range that is to be sent.
+    """A range of bytes to send.
 
     Attributes:
-        source: where it is read.
+        source: the source of the bytes.
         kind, item, part, origin: as in `fastpull.cluster.transport.frame.Frame`.
-        turn: which tree it goes down, see `fastpull.cluster.blobs.plan.next_ranks`.
-        start, stop: within the item, in bytes.
+        turn: the rotation of the tree that the range travels down, see `fastpull.cluster.blobs.plan.next_ranks`.
+        start, stop: the range within the item, in bytes.
     """
 
     source: Readable
@@ -61,17 +61,17 @@ class SendRequest:
     stop: int
 
     @property
-    def place(self) -> tuple[int, int, int, int]:
-        """What it is a piece of."""
+    def key(self) -> tuple[int, int, int, int]:
+        """The chunk that the range belongs to, for `SendQueue.flush`."""
         return self.kind, self.item, self.part, self.turn
 
 
 class SendQueue:
-    """The letters to one rank.
+    """The requests for one receiver.
 
     Args:
-        send: sends one, and returns when it has left.
-        on_error: told why nothing more can be sent.
+        send: sends one request; returns when its bytes have left.
+        on_error: receives the error that prevents further sending.
     """
 
     def __init__(
@@ -79,53 +79,53 @@ class SendQueue:
     ) -> None:
         self._send = send
         self._on_error = on_error
-        self._letters: deque[SendRequest] = deque()
+        self._requests: deque[SendRequest] = deque()
         self._unsent: Counter[tuple[int, int, int, int]] = Counter()
         self._sent = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
-        self._senders = 0  # that still look for letters; a task that has ended is among the tasks a little longer
+        self._senders = 0  # tasks that will look for requests; a finished task stays in `_tasks` a little longer
         self._is_closed = False
 
-    def put(self, letter: SendRequest) -> None:
-        """Adds a range. Neighbours that still wait become one window, as far as it holds them."""
+    def put(self, request: SendRequest) -> None:
+        """Add a range. It joins the last waiting range where both fit into one frame."""
         if self._is_closed:
             return
-        self._unsent[letter.place] += letter.stop - letter.start
-        last = self._letters[-1] if self._letters else None
+        self._unsent[request.key] += request.stop - request.start
+        last = self._requests[-1] if self._requests else None
         if (
             last is not None
-            and (last.place, last.origin, last.stop) == (letter.place, letter.origin, letter.start)
-            and letter.stop - last.start <= WINDOW_SIZE
+            and (last.key, last.origin, last.stop) == (request.key, request.origin, request.start)
+            and request.stop - last.start <= MAX_PAYLOAD
         ):
-            self._letters[-1] = replace(last, stop=letter.stop)
+            self._requests[-1] = replace(last, stop=request.stop)
         else:
-            for start in range(letter.start, letter.stop, WINDOW_SIZE):
-                self._letters.append(replace(letter, start=start, stop=min(start + WINDOW_SIZE, letter.stop)))
-        while self._senders < min(_SENDERS, len(self._letters)):
+            for start in range(request.start, request.stop, MAX_PAYLOAD):
+                self._requests.append(replace(request, start=start, stop=min(start + MAX_PAYLOAD, request.stop)))
+        while self._senders < min(_SENDERS, len(self._requests)):
             self._senders += 1
             task = asyncio.create_task(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def sent(self, place: tuple[int, int, int, int]) -> None:
-        """Waits until all ranges of a place have left."""
-        while self._unsent[place] and not self._is_closed:
+    async def flush(self, key: tuple[int, int, int, int]) -> None:
+        """Wait until all ranges of a chunk have left."""
+        while self._unsent[key] and not self._is_closed:
             await self._sent.wait()
 
     def close(self) -> None:
-        """Sends nothing more."""
+        """Drop all requests and cancel sending."""
         self._is_closed = True
-        self._letters.clear()
+        self._requests.clear()
         self._sent.set()
         for task in self._tasks:
             task.cancel()
 
     async def _run(self) -> None:
         try:
-            while self._letters:
-                letter = self._letters.popleft()
-                await self._send(letter)
-                self._unsent[letter.place] -= letter.stop - letter.start
+            while self._requests:
+                request = self._requests.popleft()
+                await self._send(request)
+                self._unsent[request.key] -= request.stop - request.start
                 self._sent.set()
                 self._sent = asyncio.Event()
         except FastpullError as error:

@@ -1,4 +1,4 @@
-"""Whoever makes what, and whoever drops out, all the others end with all products, and publish together."""
+"""Building layers together: for any ranks that fail, the others end with all artifacts, and publish together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastpull.cluster.blobs.plan import MIB
 from fastpull.cluster.build.artifacts import FileRegion, LayerArtifact, Trailer
 from fastpull.cluster.build.member import BuildMember
 from fastpull.cluster.control.channel import ClusterTerms, ControlChannel
-from fastpull.cluster.transport.fabric import HEADER_SIZE, OnWindow
+from fastpull.cluster.transport.fabric import HEADER_SIZE, OnFrame
 from fastpull.cluster.transport.frame import Frame, FrameKind
 from fastpull.cluster.transport.sender import Sender
 from fastpull.concurrency.threads import in_thread, task_group
@@ -47,16 +47,16 @@ def fail(error: OSError) -> OutputError:
 
 @dataclass(frozen=True)
 class BuildCase:
-    """What happens to the ranks.
+    """The events of a job.
 
     Attributes:
-        ranks: how many there are.
-        fan_out: of the tree.
-        dropped: ranks that fail, after so many windows that they got; 0 before they make anything, below 0 after so
-            many products that they have made.
-        restarts: layers whose maker finds the blob damaged, and begins anew.
-        best_effort: go on without who has made something else.
-        odd: ranks that make something else in the end.
+        ranks: the number of ranks.
+        fan_out: the fan-out of the trees.
+        dropped: the ranks that fail: after a number of received frames; at once for 0; after a number of built
+            artifacts for a negative number.
+        restarts: the layers that their builder builds twice, since the blob was damaged at first.
+        best_effort: whether the job goes on without ranks whose output differs.
+        odd: the ranks whose output differs.
     """
 
     ranks: int
@@ -88,37 +88,39 @@ class BuildRanks:
         self.executor = executor
         self.hub = Hub(case.ranks)
         terms = ClusterTerms(timeout_seconds=60, stall_seconds=60, best_effort=case.best_effort, fan_out=case.fan_out)
-        self.councils = [ControlChannel(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
+        self.channels = [ControlChannel(fabric, f"n{fabric.rank}", terms) for fabric in self.hub.fabrics]
         self.errors: dict[int, FastpullError] = {}
         self.fetched: list[tuple[int, int]] = []
-        self.windows = dict.fromkeys(range(case.ranks), 0)
+        self.frames = dict.fromkeys(range(case.ranks), 0)
         self.published: list[int] = []
         self.left = dict(case.dropped)
         self.exchanges: dict[int, Exchange] = {}
-        self.buildings: dict[int, BuildMember] = {}
-        self.products: dict[int, list[LayerArtifact]] = {}
+        self.members: dict[int, BuildMember] = {}
+        self.artifacts: dict[int, list[LayerArtifact]] = {}
         self.work: dict[int, asyncio.Task[None]] = {}
 
     def begin(self, rank: int) -> None:
-        council = self.councils[rank]
-        store, shelves = Store(f"{self.folder}/{rank}"), []
+        channel = self.channels[rank]
+        store, blobs = Store(f"{self.folder}/{rank}"), []
         for blob in BLOBS:
             lock = store.lock(blob.digest)
             assert lock.try_acquire()
-            shelves.append(LocalBlob(blob, None, store.begin(blob.digest, blob.size, lock)))
-        self.products[rank] = products = [LayerArtifact(layer, f"layer {layer}", fail) for layer in range(len(LAYERS))]
-        for product in products:
-            product.open(FileRegion(self.open(), 100), FileRegion(self.open()))
-        post = Sender(0, council, self.executor, note := partial(self.note, rank))
+            blobs.append(LocalBlob(blob, None, store.begin(blob.digest, blob.size, lock)))
+        self.artifacts[rank] = artifacts = [
+            LayerArtifact(layer, f"layer {layer}", fail) for layer in range(len(LAYERS))
+        ]
+        for artifact in artifacts:
+            artifact.open(FileRegion(self.open(), 100), FileRegion(self.open()))
+        post = Sender(0, channel.fabric, self.executor, note := partial(self.note, rank))
         weights = [len(CONTENTS[blob]) for blob in LAYERS]
-        building = BuildMember(0, "image", products, weights, council, post, self.executor)
-        self.buildings[rank] = building
+        member = BuildMember(0, "image", artifacts, weights, channel, post, self.executor)
+        self.members[rank] = member
         self.exchanges[rank] = Exchange(
-            0, shelves, self.case.ranks, council, post, self.executor, note,
-            wants=True, building=building, find_room=self.no_room, fetch=self.fetch,
+            0, blobs, self.case.ranks, channel, post, self.executor, note,
+            wants=True, build_member=member, allocate=self.no_allocation, fetch=self.fetch,
         )  # fmt: skip
-        council.start(self.on_window(rank))
-        self.work[rank] = asyncio.ensure_future(self.build(rank, building, products))
+        channel.start(self.on_frame(rank))
+        self.work[rank] = asyncio.ensure_future(self.build(rank, member, artifacts))
 
     def note(self, rank: int, error: FastpullError) -> None:
         self.errors.setdefault(rank, error)
@@ -128,19 +130,19 @@ class BuildRanks:
         os.unlink(path)
         return fd
 
-    async def no_room(self, _: LocalBlob) -> None:
-        raise AssertionError("all shelves have files")
+    async def no_allocation(self, _: LocalBlob) -> None:
+        raise AssertionError("all blobs have files")
 
-    async def fetch(self, blob: int, tap: RangeTarget, _: bool) -> None:
-        for start, stop in tap.gaps():
-            await in_thread(self.executor, tap.write, start, [CONTENTS[blob][start:stop]])
+    async def fetch(self, blob: int, target: RangeTarget, _: bool) -> None:
+        for start, stop in target.gaps():
+            await in_thread(self.executor, target.write, start, [CONTENTS[blob][start:stop]])
             self.fetched.append((start, stop))
 
-    async def build(self, rank: int, building: BuildMember, products: list[LayerArtifact]) -> None:
+    async def build(self, rank: int, member: BuildMember, artifacts: list[LayerArtifact]) -> None:
         async def one(layer: int) -> None:
-            if await building.is_mine(layer):
-                await in_thread(self.executor, self.make, products[layer])
-                await building.finish(layer)
+            if await member.is_mine(layer):
+                await in_thread(self.executor, self.build_layer, artifacts[layer])
+                await member.finish(layer)
                 if self.left.get(rank, 0) < 0:
                     self.left[rank] += 1
                     if not self.left[rank]:
@@ -149,9 +151,9 @@ class BuildRanks:
         async with task_group() as group:
             for layer in range(len(LAYERS)):
                 group.create_task(one(layer))
-        await building.gathered()
+        await member.gathered()
         try:
-            await building.agree("odd" if rank in self.case.odd else "even")
+            await member.agree("odd" if rank in self.case.odd else "even")
         except OutputDiffers as error:
             self.errors[rank] = error
             if self.case.best_effort:
@@ -159,42 +161,44 @@ class BuildRanks:
             return
         self.published.append(rank)
 
-    def make(self, product: LayerArtifact) -> None:
-        layer = product.layer
+    def build_layer(self, artifact: LayerArtifact) -> None:
+        layer = artifact.layer
         if layer in self.case.restarts:
-            self.write(product, bytes(len(BULKS[layer]) + 5), b"wrong")
-        self.write(product, BULKS[layer], RESTS[layer])
+            self.write(artifact, bytes(len(BULKS[layer]) + 5), b"wrong")
+        self.write(artifact, BULKS[layer], RESTS[layer])
 
-    def write(self, product: LayerArtifact, *contents: bytes) -> None:
+    def write(self, artifact: LayerArtifact, *contents: bytes) -> None:
         fds = self.open(), self.open()
-        product.open(FileRegion(fds[0], 7), FileRegion(fds[1]))
-        product.make()
+        artifact.open(FileRegion(fds[0], 7), FileRegion(fds[1]))
+        artifact.build()
         for file, (fd, content, base) in enumerate(zip(fds, contents, (7, 0), strict=True)):
             for at in range(0, len(content), STEP):
                 piece = content[at : at + STEP]
                 os.pwrite(fd, piece, base + at)
-                product.grow(file, at + len(piece))
+                artifact.mark_written(file, at + len(piece))
             os.close(fd)
 
-    def on_window(self, rank: int) -> OnWindow:
-        async def on_window(sender: int, memory: memoryview) -> None:
+    def on_frame(self, rank: int) -> OnFrame:
+        async def on_frame(sender: int, memory: memoryview) -> None:
             if rank in self.exchanges:
-                self.windows[rank] += 1
-                await self.exchanges[rank].receive(sender, Frame.open(memory), memory)
-                if self.windows[rank] == self.left.get(rank):
+                self.frames[rank] += 1
+                await self.exchanges[rank].receive(sender, Frame.unpack(memory), memory)
+                if self.frames[rank] == self.left.get(rank):
                     self.hub.spawn(self.drop(rank))
 
-        return on_window
+        return on_frame
 
     async def drop(self, rank: int) -> None:
         if rank in self.exchanges:
             self.work.pop(rank).cancel()
             await self.exchanges.pop(rank).close()
-            self.chair.drop(rank)
+            self.coordinator.drop(rank)
 
     async def run(self) -> None:
         sizes = [len(content) for content in CONTENTS]
-        self.chair = ExchangeCoordinator(0, sizes, self.case.ranks, range(self.case.ranks), self.councils[0], LAYERS)
+        self.coordinator = ExchangeCoordinator(
+            0, sizes, self.case.ranks, range(self.case.ranks), self.channels[0], LAYERS
+        )
         for rank in range(self.case.ranks):
             self.begin(rank)
         for rank in [rank for rank, count in self.case.dropped.items() if count == 0]:
@@ -206,13 +210,13 @@ class BuildRanks:
             await asyncio.gather(*self.work.values())
 
     async def close(self) -> None:
-        self.chair.close()
+        self.coordinator.close()
         for task in self.work.values():
             task.cancel()
         for exchange in list(self.exchanges.values()):
             await exchange.close()
-        for council in self.councils:
-            await council.stop()
+        for channel in self.channels:
+            await channel.stop()
         for one in list(self.hub.tasks):
             one.cancel()
         await asyncio.gather(*self.hub.tasks, *self.work.values(), return_exceptions=True)
@@ -225,7 +229,7 @@ def ranks_of(case: BuildCase) -> Iterator[BuildRanks]:
 
 
 def build(case: BuildCase, spoil: Callable[[int, int, bytearray], None] | None = None) -> BuildRanks:
-    """Runs a case; what the products of the ranks hold in the end is compared, where nothing is spoiled."""
+    """Run a case; compare the artifacts of all ranks at the end, unless an error is expected."""
     with ranks_of(case) as ranks:
 
         async def run() -> None:
@@ -235,7 +239,7 @@ def build(case: BuildCase, spoil: Callable[[int, int, bytearray], None] | None =
                 await ranks.run()
                 if not ranks.errors:
                     for rank in ranks.exchanges:
-                        check(ranks.products[rank])
+                        check(ranks.artifacts[rank])
             finally:
                 await ranks.close()
 
@@ -243,12 +247,12 @@ def build(case: BuildCase, spoil: Callable[[int, int, bytearray], None] | None =
         return ranks
 
 
-def check(products: list[LayerArtifact]) -> None:
-    for product, bulk, rest in zip(products, BULKS, RESTS, strict=True):
-        assert product.is_complete
-        for file, content in zip(product.files, (bulk, rest), strict=True):
+def check(artifacts: list[LayerArtifact]) -> None:
+    for artifact, bulk, rest in zip(artifacts, BULKS, RESTS, strict=True):
+        assert artifact.is_complete
+        for file, content in zip(artifact.files, (bulk, rest), strict=True):
             buffer = bytearray(len(content))
-            assert file.read(memoryview(buffer), 0, product.edition)
+            assert file.read(memoryview(buffer), 0, artifact.generation)
             assert buffer == content
 
 
@@ -258,54 +262,54 @@ def check(products: list[LayerArtifact]) -> None:
 @example(BuildCase(4, 1, restarts=frozenset(range(len(LAYERS)))))
 @example(BuildCase(4, 2, {1: 0, 2: 2}))
 @example(BuildCase(5, 3, {1: -1, 3: -2}))
-def test_all_who_are_left_have_all_products_and_publish_together(case: BuildCase) -> None:
+def test_remaining_ranks_have_all_artifacts_and_publish_together(case: BuildCase) -> None:
     ranks = build(case)
     assert not ranks.errors
     assert set(ranks.published) >= ranks.exchanges.keys()
     if not case.dropped:
-        made = [layer for building in ranks.buildings.values() for layer in building.made]
-        assert sorted(made) == list(range(len(LAYERS))), "each once"
+        built = [layer for member in ranks.members.values() for layer in member.built]
+        assert sorted(built) == list(range(len(LAYERS))), "each once"
         assert sum(stop - start for start, stop in ranks.fetched) == sum(map(len, CONTENTS))
 
 
-def of_a_product(at: int, *, is_sealed: bool) -> Callable[[int, int, bytearray], None]:
-    """Damages the windows of the first layer's blocks; with a seal that fits, as a faulty relay would."""
+def damage_first_artifact(at: int, *, is_repacked: bool) -> Callable[[int, int, bytearray], None]:
+    """Damage the frames of the first layer's bulk; with a matching fingerprint, as a faulty relay would."""
 
     def spoil(_: int, __: int, memory: bytearray) -> None:
-        window = Frame.open(memoryview(memory))
-        if window.kind is FrameKind.PRODUCT and window.item == 0:
+        frame = Frame.unpack(memoryview(memory))
+        if frame.kind is FrameKind.ARTIFACT and frame.item == 0:
             memory[HEADER_SIZE + at] ^= 1
-            if is_sealed:
-                window.seal(memoryview(memory))
+            if is_repacked:
+                frame.pack(memoryview(memory))
 
     return spoil
 
 
-@pytest.mark.parametrize(("is_sealed", "expected"), [(False, FrameDamaged), (True, LayerBlocksDamaged)])
-def test_what_was_changed_on_its_way_is_not_taken(is_sealed: bool, expected: type[FastpullError]) -> None:
-    ranks = build(BuildCase(2), of_a_product(5, is_sealed=is_sealed))
+@pytest.mark.parametrize(("is_repacked", "expected"), [(False, FrameDamaged), (True, LayerBlocksDamaged)])
+def test_damaged_artifact_is_refused(is_repacked: bool, expected: type[FastpullError]) -> None:
+    ranks = build(BuildCase(2), damage_first_artifact(5, is_repacked=is_repacked))
     [(rank, error)] = ranks.errors.items()
     assert isinstance(error, expected)
-    assert not ranks.products[rank][0].is_complete
+    assert not ranks.artifacts[rank][0].is_complete
     assert not ranks.published
 
 
 @pytest.mark.parametrize(
-    ("ranks", "odd", "best_effort", "told", "published"),
+    ("ranks", "odd", "best_effort", "failed", "published"),
     [
         pytest.param(3, {1}, False, {1}, [], id="one differs"),
-        pytest.param(2, {1}, False, {0, 1}, [], id="nobody is right"),
+        pytest.param(2, {1}, False, {0, 1}, [], id="no majority"),
         pytest.param(4, {1, 2}, True, {0, 1, 2, 3}, [], id="half and half"),
-        pytest.param(4, {2}, True, {2}, [0, 1, 3], id="most go on without it"),
+        pytest.param(4, {2}, True, {2}, [0, 1, 3], id="majority goes on"),
     ],
 )
-def test_who_has_made_something_else_publishes_nothing(
-    ranks: int, odd: set[int], best_effort: bool, told: set[int], published: list[int]
+def test_rank_whose_output_differs_does_not_publish(
+    ranks: int, odd: set[int], best_effort: bool, failed: set[int], published: list[int]
 ) -> None:
-    async def wait_for_told(one: BuildRanks) -> None:
+    async def wait_for_failed(one: BuildRanks) -> None:
         await one.run()
         async with asyncio.timeout(20):
-            while one.errors.keys() != told or len(one.published) < len(published):  # noqa: ASYNC110
+            while one.errors.keys() != failed or len(one.published) < len(published):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
     case = BuildCase(ranks, odd=frozenset(odd), best_effort=best_effort)
@@ -313,35 +317,35 @@ def test_who_has_made_something_else_publishes_nothing(
 
         async def run() -> None:
             try:
-                await wait_for_told(found)
+                await wait_for_failed(found)
                 await asyncio.sleep(0.05)
             finally:
                 await found.close()
 
         asyncio.run(run())
-    assert found.errors.keys() == told
+    assert found.errors.keys() == failed
     assert sorted(found.published) == published
     message = str(next(iter(found.errors.values())))
     assert "different files of image" in message
-    assert "that of rank" in message
+    assert "; another: rank" in message
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.binary(min_size=16, max_size=16))
-def test_a_seal_survives_its_way(layer: int, size: int, fingerprint: bytes) -> None:
-    seal = Trailer(layer, size, fingerprint, size, fingerprint)
-    assert Trailer.of(seal.to_bytes()) == seal
-    with pytest.raises(ValueError, match="seal"):
-        Trailer.of(b"xxxx" + seal.to_bytes()[4:])
+def test_trailer_round_trips(layer: int, size: int, fingerprint: bytes) -> None:
+    trailer = Trailer(layer, size, fingerprint, size, fingerprint)
+    assert Trailer.parse(trailer.to_bytes()) == trailer
+    with pytest.raises(ValueError, match="trailer"):
+        Trailer.parse(b"xxxx" + trailer.to_bytes()[4:])
 
 
 @given(st.binary(max_size=50), st.integers(0, HEADER_SIZE + 49), st.integers(1, 255), st.none() | st.integers(0, 99))
-def test_a_window_is_sound_only_as_it_was_sealed(content: bytes, at: int, change: int, total: int | None) -> None:
+def test_frame_is_intact_only_if_unchanged(content: bytes, at: int, change: int, total: int | None) -> None:
     memory = bytearray(HEADER_SIZE + len(content))
     memory[HEADER_SIZE:] = content
-    window = Frame(1, 2, FrameKind.PRODUCT, 3, 4, 5, 6, len(content), total)
-    window.seal(memoryview(memory))
-    assert Frame.open(memoryview(memory)) == window
-    assert Frame.is_sound(memoryview(memory))
-    if at < len(memory) and not 60 <= at < HEADER_SIZE:  # the header has that much room left
+    frame = Frame(1, 2, FrameKind.ARTIFACT, 3, 4, 5, 6, len(content), total)
+    frame.pack(memoryview(memory))
+    assert Frame.unpack(memoryview(memory)) == frame
+    assert Frame.is_intact(memoryview(memory))
+    if at < len(memory) and not 60 <= at < HEADER_SIZE:  # unused bytes of the header
         memory[at] ^= change
-        assert not Frame.is_sound(memoryview(memory))
+        assert not Frame.is_intact(memoryview(memory))
