@@ -38,7 +38,7 @@ async def short(campaign: Campaign, trials: int) -> None:
 
 
 @pytest.mark.peer("strace")
-async def test_a_death_at_any_time_loses_nothing_and_publishes_nothing_bad() -> None:
+async def test_a_death_at_any_time_loses_nothing_and_publishes_no_damage() -> None:
     await short(Crash(), 4)
 
 
@@ -49,15 +49,15 @@ async def test_a_failing_system_call_is_a_typed_error_and_publishes_nothing() ->
 
 @pytest.mark.root
 @pytest.mark.peer("mkfs.ext4", "unshare")
-async def test_a_power_cut_makes_nobody_believe_what_is_wrong() -> None:
+async def test_damage_by_a_power_cut_is_never_trusted() -> None:
     await short(PowerCut(), 3)
 
 
-async def test_a_flipped_bit_in_the_cache_is_found_and_mended() -> None:
+async def test_a_flipped_bit_in_the_cache_is_found_and_repaired() -> None:
     await short(BitRot(), 14)
 
 
-async def test_a_forged_file_of_the_cache_is_a_miss_or_a_typed_error() -> None:
+async def test_a_forged_cache_file_is_a_miss_or_a_typed_error() -> None:
     await short(Forgery(), 60)
 
 
@@ -65,11 +65,11 @@ async def test_many_processes_share_a_cache_with_a_collection_and_deaths() -> No
     await short(Concurrency(8), 3)
 
 
-async def test_who_waits_goes_on_soon_after_the_leader_s_death() -> None:
+async def test_waiting_processes_continue_soon_after_the_death_of_the_leader() -> None:
     await short(Handover(patience_seconds=5.0), 1)
 
 
-async def test_a_registry_that_often_answers_wrongly_is_endured() -> None:
+async def test_a_pull_survives_a_registry_with_frequent_faults() -> None:
     await short(Registry(), 5)
 
 
@@ -78,22 +78,22 @@ async def test_archives_are_read_as_other_readers_read_them_or_refused() -> None
     await short(TarSubject(), 150)
 
 
-async def test_a_registry_that_never_answers_rightly_is_given_up_with_the_right_error(
+async def test_a_registry_with_permanent_faults_gives_the_right_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Backoff, "pause_seconds", lambda *_: 0.01)
     await short(Permanent(), Permanent.trials)
 
 
-async def test_a_pull_of_which_one_blob_is_refused_ends() -> None:
+async def test_a_pull_ends_if_one_blob_is_refused() -> None:
     await short(Refusal(), 60)
 
 
-async def test_a_squashfs_image_is_the_same_however_it_came_to_be() -> None:
+async def test_a_squashfs_image_is_the_same_on_every_path_of_execution() -> None:
     await short(Sameness(), 4)
 
 
-async def test_a_campaign_tells_failures_from_trials_that_say_nothing() -> None:
+async def test_a_campaign_distinguishes_failures_from_inconclusive_trials() -> None:
     report = await run(_Example(), 7, 5)
     assert str(report) == "example: 2 / 4 (seed 7, 1 missed)"
     assert [number for number, _ in report.failures] == [1, 2]

@@ -44,7 +44,7 @@ async def until(registry: FaultyRegistry, sent: int) -> None:
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-async def test_a_killed_pull_leaves_nothing_and_the_next_fetches_only_what_was_missing(
+async def test_a_killed_pull_leaves_nothing_and_the_next_fetches_only_missing_ranges(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, share: float
 ) -> None:
     reference = image(registry)
@@ -79,7 +79,9 @@ async def test_a_killed_tar_leaves_nothing_under_its_name(
     assert found == CONTENTS
 
 
-async def test_who_does_not_read_standard_output_does_not_keep_us(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_an_unread_standard_output_does_not_delay_cancellation(
+    registry: FaultyRegistry, settings: Settings
+) -> None:
     reader, writer = os.pipe()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fastpull", "pull", image(registry, None), "-o", "-", stdout=writer,
@@ -92,7 +94,7 @@ async def test_who_does_not_read_standard_output_does_not_keep_us(registry: Faul
     assert ended.code == 130
 
 
-async def test_many_kills_at_random_times_end_in_a_good_pull(
+async def test_a_pull_succeeds_after_kills_at_random_times(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("FASTPULL_TEST_SEED", "1"))
@@ -152,7 +154,7 @@ async def test_a_collection_follows_no_link_to_a_staging(
     assert len(os.listdir(tmp_path / "elsewhere")) == 1
 
 
-async def test_a_pull_that_ignores_hangups_goes_on(
+async def test_a_pull_that_ignores_hangups_continues(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference, ignoring = image(registry), ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh")
@@ -186,7 +188,7 @@ async def test_an_interrupted_pull_cleans_up_within_moments(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-async def test_an_ended_squashfs_pull_leaves_the_old_image_and_the_next_makes_the_same_as_ever(
+async def test_an_interrupted_squashfs_pull_keeps_the_old_image_and_the_next_gives_the_same_bytes(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, number: int
 ) -> None:
     reference, output = image(registry), tmp_path / "image.sqsh"
@@ -206,7 +208,7 @@ async def test_an_ended_squashfs_pull_leaves_the_old_image_and_the_next_makes_th
     assert output.read_bytes() == (tmp_path / "cold").read_bytes()
 
 
-async def test_an_interrupted_force_leaves_the_old_output(
+async def test_an_interrupted_replacement_keeps_the_old_output(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -234,7 +236,7 @@ async def test_a_cancelled_call_ends_soon_and_can_be_repeated(
     check(tmp_path / "out")
 
 
-async def test_one_layer_s_failure_ends_the_others_soon(
+async def test_the_failure_of_one_layer_ends_the_others_soon(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = image(registry, 1 << 20)
@@ -255,7 +257,7 @@ async def test_one_layer_s_failure_ends_the_others_soon(
 # --- several at once
 
 
-async def test_processes_that_want_the_same_fetch_it_once(
+async def test_concurrent_processes_fetch_a_blob_once(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = image(registry, 20 << 20)
@@ -267,7 +269,7 @@ async def test_processes_that_want_the_same_fetch_it_once(
     assert sum(registry.sent.values()) <= 1.02 * SIZE + 100_000
 
 
-async def test_who_waits_takes_over_when_the_leader_dies(
+async def test_a_waiting_process_takes_over_after_the_death_of_the_leader(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = image(registry)
@@ -289,9 +291,7 @@ async def test_who_waits_takes_over_when_the_leader_dies(
     assert not (tmp_path / "leader").exists()
 
 
-async def test_gc_beside_a_running_pull_does_no_harm(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
-) -> None:
+async def test_gc_during_a_pull_does_no_harm(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = image(registry, 20 << 20)
     stop = asyncio.Event()
     Store(settings.cache)

@@ -89,7 +89,7 @@ async def test_a_full_disk_under_the_cache(
 
 
 @pytest.mark.root
-async def test_a_cache_that_fills_up_on_the_way(registry: FaultyRegistry, small_disk: Path, tmp_path: Path) -> None:
+async def test_a_cache_that_fills_up_during_a_pull(registry: FaultyRegistry, small_disk: Path, tmp_path: Path) -> None:
     """The blobs fit one by one, but not together."""
     layers = [[file(f"f{n}", os.urandom(1 << 20))] for n in range(6)]
     async with fastpull.Client(cache=small_disk / "cache") as client:
@@ -138,7 +138,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.root
-async def test_a_plain_user_without_permission_is_told_where(registry: FaultyRegistry, open_folder: Path) -> None:
+async def test_an_error_without_permission_names_the_path(registry: FaultyRegistry, open_folder: Path) -> None:
     reference, theirs = publish(registry, [file("a")]), open_folder / "theirs"
     output = await run("pull", reference, "-o", open_folder / "out", cache=f"{theirs}/cache", as_nobody=True)
     assert (output.code, "permission denied" in output.err) == (31, True), output.err
@@ -219,7 +219,7 @@ async def test_users_of_one_group_share_a_cache(registry: FaultyRegistry, open_f
 
 
 @pytest.mark.root
-async def test_a_blob_of_another_user_is_looked_at_again(registry: FaultyRegistry, open_folder: Path) -> None:
+async def test_a_blob_of_another_user_is_verified_again(registry: FaultyRegistry, open_folder: Path) -> None:
     """A warming believes its own user's seals alone: who may write to a shared cache may also lie."""
     cache = open_folder / "cache"
     cache.mkdir()
@@ -244,7 +244,7 @@ async def test_a_blob_of_another_user_is_looked_at_again(registry: FaultyRegistr
     [("error=ENOLCK", "this filesystem has no locks"), ("retval=0", "this filesystem grants the same lock twice")],
     ids=["none", "useless"],
 )
-async def test_a_cache_without_working_locks_is_refused_before_anything_is_fetched_where_locks_are_wanted(
+async def test_with_flock_a_cache_without_working_locks_is_refused_before_the_download(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, how: str, reason: str
 ) -> None:
     layer = stored([file("a", CONTENT)], bytes)
@@ -276,7 +276,7 @@ def precious(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
-async def test_what_is_mounted_in_an_old_output_is_never_removed(
+async def test_filesystems_mounted_in_an_old_output_are_never_removed(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = publish(registry, [file("new")])

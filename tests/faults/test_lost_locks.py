@@ -58,7 +58,7 @@ async def until_taken_over(boot: str, locks: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pull", "warm", "keep"])
-async def test_who_comes_back_uses_what_the_other_has_fetched(
+async def test_a_resumed_process_uses_the_download_of_the_new_owner(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, verb: str
 ) -> None:
     registry.faults = [slow(4 << 20)]

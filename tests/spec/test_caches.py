@@ -76,7 +76,7 @@ async def test_a_pull_through_cache_is_a_mirror_like_any_other(
 
 @pytest.mark.peer("docker-registry")
 @pytest.mark.case("mirrors", "a pull-through cache without its upstream")
-async def test_a_cache_that_cannot_reach_its_upstream_is_passed_over(
+async def test_a_pull_through_cache_without_its_upstream_is_skipped(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     publish(registry, stored([file("f", CONTENT)], bytes), name="team/image")
@@ -113,7 +113,7 @@ server {{
 
 @pytest.mark.peer("nginx")
 @pytest.mark.case("http", "nginx as blob store after a redirect")
-async def test_blobs_come_in_ranges_from_where_nginx_redirects_to(
+async def test_blobs_are_fetched_in_ranges_from_the_target_of_a_redirect_by_nginx(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     publish(registry, stored([file("f", CONTENT)], bytes), name="team/image")

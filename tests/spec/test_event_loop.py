@@ -38,7 +38,7 @@ def off_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def test_a_pull_touches_the_cache_on_threads_alone(
+async def test_a_pull_accesses_the_cache_only_on_threads(
     registry: FaultyRegistry, settings: Settings, off_the_loop: list[str], tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a", os.urandom(300_000))], [file("b", b"b")])
@@ -49,7 +49,7 @@ async def test_a_pull_touches_the_cache_on_threads_alone(
     assert not off_the_loop
 
 
-async def test_a_slow_lock_does_not_stop_the_loop(tmp_path: Path) -> None:
+async def test_a_slow_lock_does_not_block_the_event_loop(tmp_path: Path) -> None:
     def slow_directory(_: bool) -> CacheDirectory:
         time.sleep(SLOW_SECONDS)
         return CacheDirectory.at(str(tmp_path))
@@ -76,7 +76,7 @@ async def test_a_slow_lock_does_not_stop_the_loop(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [], "a cancelled task leaves no lock behind"
 
 
-def test_nobody_waits_for_a_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_heartbeat_delays_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file whose server hangs keeps the thread that touches it, and no other."""
     monkeypatch.setattr("fastpull.cache.locking.heartbeat.HEARTBEAT_SECONDS", 0.01)
     touched, may_go_on, real, beats = threading.Event(), threading.Event(), os.utime, Heartbeat()

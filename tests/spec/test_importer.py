@@ -48,7 +48,7 @@ async def fresh(reference: str, tmp_path: Path) -> bytes:
     return output.read_bytes()
 
 
-async def test_get_prints_a_path_and_nothing_else_and_release_gives_it_back(
+async def test_get_prints_only_a_path_and_release_unpins_it(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -71,7 +71,9 @@ async def test_get_prints_a_path_and_nothing_else_and_release_gives_it_back(
 
 @pytest.mark.root
 @pytest.mark.peer("unsquashfs")
-async def test_the_file_has_what_enroot_starts(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_the_file_contains_a_root_that_enroot_starts(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
     config = {"Entrypoint": ["/bin/app"], "Env": ["A=b"], "WorkingDir": "/srv"}
     reference = publish(
         registry, [file("bin/app", uid=7, mode=0o755), file("dev/x"), file("etc/rc", b"no")], config=config
@@ -89,7 +91,7 @@ async def test_the_file_has_what_enroot_starts(registry: FaultyRegistry, setting
     assert (tree / "bin/app").stat().st_uid == 0
 
 
-async def test_of_many_at_once_one_builds_and_all_get_it(
+async def test_of_concurrent_gets_one_builds_and_all_return_the_image(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -109,7 +111,7 @@ async def test_of_many_at_once_one_builds_and_all_get_it(
     assert os.listdir(f"{settings.cache}/v1/locks") == []
 
 
-async def test_an_image_that_is_there_costs_one_head(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_a_finished_image_costs_one_head_request(registry: FaultyRegistry, settings: Settings) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
     environment = step(settings.cache)
     first = await call("get", uri, environment=environment)
@@ -137,7 +139,7 @@ async def test_a_tag_that_moved_gets_the_new_image(
     assert pins(settings) == []
 
 
-async def test_a_registry_without_head_is_asked_for_the_manifest(
+async def test_without_head_the_manifest_is_requested(
     registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
@@ -166,7 +168,7 @@ async def test_a_digest_needs_no_request(registry: FaultyRegistry, settings: Set
 
 
 @pytest.mark.parametrize("user", ["", "somebody@", "$oauthtoken@"])
-async def test_enroot_s_spelling_of_a_registry_is_understood(
+async def test_the_enroot_form_of_a_reference_is_accepted(
     registry: FaultyRegistry, settings: Settings, user: str
 ) -> None:
     uri = f"docker://{user}{publish(registry, *LAYERS).replace('/', '#', 1)}"
@@ -175,7 +177,7 @@ async def test_enroot_s_spelling_of_a_registry_is_understood(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
-async def test_somebody_takes_over_from_a_builder_that_dies(
+async def test_another_process_takes_over_from_a_dead_builder(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, number: int
 ) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
@@ -201,7 +203,7 @@ async def test_somebody_takes_over_from_a_builder_that_dies(
     assert len(pins(settings)) == 1
 
 
-async def test_gc_takes_no_image_between_get_and_release(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_gc_removes_no_image_between_get_and_release(registry: FaultyRegistry, settings: Settings) -> None:
     environment = step(settings.cache)
     got = await call("get", f"docker://{publish(registry, *LAYERS)}", environment=environment)
     path = Path(got.out.strip())
@@ -219,7 +221,7 @@ async def test_gc_takes_no_image_between_get_and_release(registry: FaultyRegistr
     assert list(Path(settings.cache, "v1/images").rglob("*.*")) == []
 
 
-async def test_pins_of_the_dead_age_out(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_pins_of_dead_jobs_expire(registry: FaultyRegistry, settings: Settings) -> None:
     got = await call("get", f"docker://{publish(registry, *LAYERS)}", environment=step(settings.cache))
     await run("cache", "gc", "--max-size", "0", "--pin-age", "1h", cache=settings.cache)
     assert Path(got.out.strip()).exists()
@@ -228,7 +230,7 @@ async def test_pins_of_the_dead_age_out(registry: FaultyRegistry, settings: Sett
     assert pins(settings) == []
 
 
-async def test_a_get_that_fails_leaves_what_the_step_held_before(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_a_failed_get_keeps_earlier_pins_of_the_step(registry: FaultyRegistry, settings: Settings) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
     environment = step(settings.cache)
     assert (await call("get", uri, environment=environment)).code == 0
@@ -242,7 +244,7 @@ async def test_a_get_that_fails_leaves_what_the_step_held_before(registry: Fault
     assert pins(settings) == held
 
 
-async def test_another_step_s_release_leaves_mine(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_release_keeps_pins_of_other_steps(registry: FaultyRegistry, settings: Settings) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
     for job, number in ((7, 1), (7, 11), (71, 1)):
         await call("get", uri, environment=step(settings.cache, job, number))
@@ -269,7 +271,7 @@ async def test_another_step_s_release_leaves_mine(registry: FaultyRegistry, sett
         ("docker://127.0.0.1:1/a/b", {}, 10, "127.0.0.1:1"),
     ],
 )
-async def test_what_cannot_be_is_told_on_stderr_and_holds_nothing(
+async def test_an_error_goes_to_stderr_and_leaves_no_pin(
     registry: FaultyRegistry, settings: Settings, uri: str, environment: dict[str, str], code: int, words: str
 ) -> None:
     Store(settings.cache)
@@ -319,7 +321,7 @@ def _remove_seal(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_flip, _truncate, _flip_seal, _remove_seal, Path.unlink])
-async def test_a_damaged_image_is_made_again(
+async def test_a_damaged_finished_image_is_rebuilt(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     reference = publish(registry, *LAYERS)
@@ -332,7 +334,7 @@ async def test_a_damaged_image_is_made_again(
     assert images(settings)[0].read_bytes() == await fresh(reference, tmp_path)
 
 
-async def test_a_file_that_was_only_touched_is_still_good(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_a_touched_file_is_still_valid(registry: FaultyRegistry, settings: Settings) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
     await call("get", uri, environment=step(settings.cache))
     os.utime(images(settings)[0])
@@ -350,7 +352,7 @@ async def test_a_file_that_was_only_touched_is_still_good(registry: FaultyRegist
         ("fastpull.client", {"fastpull.pipeline.pull", "fastpull.pipeline.layer", "fastpull.layers", "isal"}),
     ],
 )
-def test_little_is_loaded_before_it_is_needed(module: str, absent: set[str]) -> None:
+def test_modules_are_loaded_only_when_needed(module: str, absent: set[str]) -> None:
     """A step waits for the importer: what a finished image does not need costs it a third of the time."""
     code = f"import {module}, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()

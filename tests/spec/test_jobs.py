@@ -47,7 +47,9 @@ async def warm_in(step: str, reference: str, settings: Settings) -> ProcessResul
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
-async def test_the_processes_of_a_step_ask_once(registry: FaultyRegistry, settings: Settings, known: bool) -> None:
+async def test_the_processes_of_a_step_query_the_registry_once(
+    registry: FaultyRegistry, settings: Settings, known: bool
+) -> None:
     reference = publish(registry, [file("a", os.urandom(1 << 20))])
     if known:
         await run("warm", reference, cache=settings.cache)
@@ -67,7 +69,7 @@ async def test_the_processes_of_a_step_ask_once(registry: FaultyRegistry, settin
     assert os.listdir(f"{settings.cache}/v1/locks") == []
 
 
-async def test_all_of_a_step_have_the_image_that_the_first_was_told(
+async def test_all_processes_of_a_step_get_the_image_of_the_first_query(
     registry: FaultyRegistry, settings: Settings
 ) -> None:
     step = replace(settings, job="step")
@@ -80,7 +82,7 @@ async def test_all_of_a_step_have_the_image_that_the_first_was_told(
     assert await resolve(step, reference) == first, "answers of several jobs are kept side by side"
 
 
-async def test_an_answer_is_not_taken_for_long(
+async def test_a_reported_tag_expires(
     registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference, step = publish(registry, [file("a")]), replace(settings, job="step")
@@ -104,7 +106,7 @@ async def test_an_answer_is_not_taken_for_long(
     ],
     ids=["another login", "another file of logins", "no job", "another job"],
 )
-async def test_who_is_not_of_the_same_kind_asks(
+async def test_a_process_with_other_settings_queries_the_registry(
     registry: FaultyRegistry, settings: Settings, other: dict[str, object]
 ) -> None:
     reference, step = publish(registry, [file("a")]), replace(settings, job="step")
@@ -114,7 +116,7 @@ async def test_who_is_not_of_the_same_kind_asks(
 
 
 @pytest.mark.root
-async def test_nobody_takes_another_user_s_answer(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_the_result_of_another_user_is_not_used(registry: FaultyRegistry, tmp_path: Path) -> None:
     """Not even one that was put under the name of their own question."""
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -140,7 +142,7 @@ async def test_nobody_takes_another_user_s_answer(registry: FaultyRegistry, tmp_
     assert asked_for(registry) == before + 1
 
 
-async def test_who_is_refused_tells_nobody(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_a_refused_query_is_not_shared(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a")])
     step = replace(settings, job="step")
     await resolve(step, reference)
@@ -158,7 +160,9 @@ async def test_who_is_refused_tells_nobody(registry: FaultyRegistry, settings: S
     assert asked_for(registry) == 2
 
 
-async def test_who_waits_asks_when_the_one_who_asked_has_died(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_a_waiting_process_queries_after_the_death_of_the_first(
+    registry: FaultyRegistry, settings: Settings
+) -> None:
     reference = publish(registry, [file("a")])
     answer, asked = registry._handle, asyncio.Event()
 
@@ -180,7 +184,9 @@ async def test_who_waits_asks_when_the_one_who_asked_has_died(registry: FaultyRe
 
 
 @pytest.mark.parametrize("policy", ["missing", "never"])
-async def test_who_asks_nobody_waits_for_nobody(registry: FaultyRegistry, settings: Settings, policy: str) -> None:
+async def test_a_process_that_needs_no_registry_does_not_wait(
+    registry: FaultyRegistry, settings: Settings, policy: str
+) -> None:
     reference = publish(registry, [file("a")])
     step = replace(settings, job="step")
     digest = await resolve(step, reference)
@@ -191,7 +197,7 @@ async def test_who_asks_nobody_waits_for_nobody(registry: FaultyRegistry, settin
     lock.release()
 
 
-async def test_old_and_damaged_answers_are_no_answers(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_expired_and_damaged_results_are_ignored(registry: FaultyRegistry, settings: Settings) -> None:
     reference, step = publish(registry, [file("a")]), replace(settings, job="step")
     await resolve(step, reference)
     (kept,) = Path(settings.cache, "v1/answers").iterdir()
@@ -207,7 +213,7 @@ async def test_old_and_damaged_answers_are_no_answers(registry: FaultyRegistry, 
     assert not kept.exists()
 
 
-def test_answers_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
+def test_the_results_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
     kept, digest = JobTagCache(CacheFiles(str(tmp_path))), Digest.of(b"a")
     questions = [TagQuery(f"job {number}", ("a",)) for number in range(40)]
     for question in questions:
@@ -216,7 +222,7 @@ def test_answers_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
     assert len(files.CacheFiles(str(tmp_path)).names("answers")) == 1
 
 
-def test_a_job_is_by_default_a_step_of_slurm() -> None:
+def test_the_default_job_is_the_slurm_step() -> None:
     assert Settings.load(STEP).job == "hpc.7.0"
     assert Settings.load({"SLURM_JOB_ID": "7"}).job == ""
     assert Settings.load({**STEP, "FASTPULL_JOB": "mine"}).job == "mine"

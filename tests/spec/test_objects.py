@@ -143,7 +143,7 @@ async def test_an_index_may_hold_indexes(shelf: ObjectShelf, pull: Pull, depth: 
 
 
 @pytest.mark.case("objects", "indexes nested too deep or in a cycle")
-async def test_indexes_are_not_followed_without_end(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_the_depth_of_indexes_is_limited(shelf: ObjectShelf, pull: Pull) -> None:
     entry = shelf.on("linux", "amd64")
     for _ in range(5):
         entry = shelf.document(shelf.index(entry))
@@ -151,7 +151,7 @@ async def test_indexes_are_not_followed_without_end(shelf: ObjectShelf, pull: Pu
 
 
 @pytest.mark.case("objects", "an index with very many indexes")
-async def test_a_wide_index_is_not_looked_into_without_end(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_the_width_of_indexes_is_limited(shelf: ObjectShelf, pull: Pull) -> None:
     inner = [
         shelf.document(shelf.index(annotations={"n": str(number)}), tag="x") for number in range(MAX_DOCUMENTS + 9)
     ]
@@ -186,7 +186,7 @@ async def test_a_newer_variant_is_never_chosen(shelf: ObjectShelf, pull: Pull) -
 
 
 @pytest.mark.case("objects", "attestation manifests (unknown/unknown) are skipped")
-async def test_attestations_are_passed_over(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_attestations_are_skipped(shelf: ObjectShelf, pull: Pull) -> None:
     statement = shelf.blob(b"{}", "application/vnd.in-toto+json")
     attestation = shelf.document(
         shelf.manifest(shelf.config(), statement),
@@ -201,7 +201,7 @@ async def test_attestations_are_passed_over(shelf: ObjectShelf, pull: Pull) -> N
 
 
 @pytest.mark.case("objects", "artifacts beside the image in an index")
-async def test_artifacts_beside_the_image_are_passed_over(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_artifacts_beside_the_image_are_skipped(shelf: ObjectShelf, pull: Pull) -> None:
     empty = shelf.blob(b"{}", "application/vnd.oci.empty.v1+json")
     artifact = shelf.document(shelf.manifest(empty, empty, artifactType="application/spdx+json"))
     image = shelf.on("linux", "amd64")
@@ -227,7 +227,7 @@ def erofs(shelf: ObjectShelf, **platform: Any) -> dict[str, Any]:
 
 @pytest.mark.case("objects", "an unsupported matching entry (EROFS) is skipped for the next")
 @pytest.mark.parametrize("fields", [{}, {"os.features": ["erofs"]}, {"variant": "v1"}])
-async def test_an_entry_that_cannot_be_read_gives_way_to_the_next(
+async def test_an_unreadable_entry_gives_way_to_the_next(
     shelf: ObjectShelf, pull: Pull, fields: dict[str, Any]
 ) -> None:
     shelf.document(shelf.index(erofs(shelf, **fields), shelf.on("linux", "amd64")))
@@ -246,7 +246,7 @@ async def test_an_entry_that_needs_features_is_the_last_choice(shelf: ObjectShel
 
 @pytest.mark.case("objects", "no matching entry is supported")
 @pytest.mark.parametrize("is_nested", [False, True])
-async def test_when_no_entry_can_be_read_the_error_lists_them(shelf: ObjectShelf, pull: Pull, is_nested: bool) -> None:
+async def test_if_no_entry_can_be_read_the_error_lists_them(shelf: ObjectShelf, pull: Pull, is_nested: bool) -> None:
     entries = [erofs(shelf), shelf.on("linux", "arm64")]
     if is_nested:
         entries = [shelf.document(shelf.index(*entries), tag="inner")]
@@ -255,7 +255,7 @@ async def test_when_no_entry_can_be_read_the_error_lists_them(shelf: ObjectShelf
 
 
 @pytest.mark.case("objects", "an index without the platform")
-async def test_a_missing_platform_is_told_with_those_that_are_there(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_the_error_for_a_missing_platform_lists_the_available_ones(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.index(shelf.on("linux", "arm64"), shelf.on("windows", "amd64")))
     await refused(pull, NoMatchingPlatform, "it has linux/arm64, windows/amd64")
 
@@ -276,7 +276,7 @@ NO_PLATFORMS: dict[str, dict[str, Any]] = {
 @pytest.mark.case("objects", "a config without a platform")
 @pytest.mark.parametrize("fields", NO_PLATFORMS.values(), ids=NO_PLATFORMS)
 @pytest.mark.parametrize("kind", ["manifest", "index that names it", "index that does not", "index with empty names"])
-async def test_an_image_without_a_platform_fits_every_one_with_a_warning(
+async def test_an_image_without_a_platform_matches_every_one_with_a_warning(
     shelf: ObjectShelf, settings: Settings, fields: dict[str, Any], kind: str
 ) -> None:
     platforms: dict[str, list[dict[str, str] | None]] = {
@@ -303,7 +303,7 @@ async def test_an_image_for_another_system_without_an_architecture_is_no_match(s
     await refused(pull, NoMatchingPlatform, "it has windows/amd64")
 
 
-async def test_an_entry_that_names_the_platform_comes_before_one_without(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_an_entry_with_the_platform_precedes_one_without(shelf: ObjectShelf, pull: Pull) -> None:
     unnamed = shelf.document(shelf.image(stored([file("any")]), architecture="", os=""), tag="any")
     shelf.document(shelf.index(unnamed, shelf.on("linux", "amd64")))
     assert names(await pull()) == {"f"}
@@ -314,7 +314,7 @@ async def test_an_entry_that_names_the_platform_comes_before_one_without(shelf: 
 
 
 @pytest.mark.case("objects", "Accept lists the manifests and indexes of OCI and Docker")
-async def test_all_types_are_accepted(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_requests_accept_all_media_types(shelf: ObjectShelf, pull: Pull) -> None:
     seen: list[str] = []
     original = shelf.registry.serve_manifest
 
@@ -330,7 +330,7 @@ async def test_all_types_are_accepted(shelf: ObjectShelf, pull: Pull) -> None:
 
 
 @pytest.mark.case("objects", "Docker's media types in a manifest list")
-async def test_docker_s_types_are_an_image(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_docker_media_types_are_an_image(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     config = {**shelf.config(layer), "mediaType": media_types.DOCKER_CONFIG}
     blob = shelf.blob(layer.blob, media_types.DOCKER_LAYER + ".gzip")
@@ -344,7 +344,7 @@ async def test_docker_s_types_are_an_image(shelf: ObjectShelf, pull: Pull) -> No
 @pytest.mark.parametrize(
     "said", ["{}; charset=utf-8", "{};q=1", "application/json", "text/plain", "application/octet-stream"]
 )
-async def test_a_content_type_may_say_more_or_less(shelf: ObjectShelf, pull: Pull, said: str) -> None:
+async def test_a_content_type_may_be_more_or_less_specific(shelf: ObjectShelf, pull: Pull, said: str) -> None:
     shelf.document(shelf.image(stored([file("f")])))
     body = shelf.registry.manifests[NAME, "v1"][1]
     headers = {"Content-Type": said.format(media_types.OCI_MANIFEST)}
@@ -366,7 +366,7 @@ async def test_a_content_type_that_contradicts_the_body_is_refused(shelf: Object
 @pytest.mark.case("objects", "a wrong size or digest: the error names host and image")
 @pytest.mark.parametrize("kind", ["manifest", "config"])
 @pytest.mark.parametrize("change", [{"size": 5}, {"size": 1 << 40}, {"digest": digest(b"something else")}])
-async def test_what_is_wrong_with_a_document_is_told_with_host_and_image(
+async def test_the_error_for_a_malformed_document_names_host_and_image(
     shelf: ObjectShelf, pull: Pull, kind: str, change: dict[str, Any]
 ) -> None:
     layer = stored([file("f")])
@@ -388,7 +388,7 @@ async def test_what_is_wrong_with_a_document_is_told_with_host_and_image(
 
 
 @pytest.mark.case("objects", "a size larger than any disk")
-async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_the_error_for_an_impossible_size_names_the_image(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     blob = {**shelf.blob(layer.blob, GZIP), "size": 1 << 62}
     shelf.document(shelf.manifest(shelf.config(layer), blob))
@@ -397,7 +397,7 @@ async def test_a_size_beyond_every_disk_is_told_with_the_image(shelf: ObjectShel
 
 
 @pytest.mark.case("objects", "the digest of the body takes precedence over Docker-Content-Digest")
-async def test_the_body_s_digest_counts_and_not_the_header_s(
+async def test_the_digest_of_the_body_counts_and_not_the_header(
     shelf: ObjectShelf, pull: Pull, settings: Settings
 ) -> None:
     made = shelf.document(shelf.image(stored([file("f")])))
@@ -439,7 +439,7 @@ async def test_a_manifest_of_more_than_4_mib_is_refused(shelf: ObjectShelf, pull
     ("size", "kind"), [(-1, MalformedDocument), (0, IntegrityError), (1, SizeMismatch), (1 << 40, FastpullError)]
 )
 @pytest.mark.parametrize("what", ["config", "layer"])
-async def test_a_size_that_lies_is_found(
+async def test_a_wrong_size_is_found(
     shelf: ObjectShelf, pull: Pull, what: str, size: int, kind: type[FastpullError]
 ) -> None:
     layer = stored([file("f")])
@@ -450,7 +450,7 @@ async def test_a_size_that_lies_is_found(
 
 
 @pytest.mark.case("objects", "different numbers of diff_ids and layers")
-async def test_layers_and_diff_ids_have_to_be_as_many(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_the_numbers_of_layers_and_diff_ids_must_match(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     blob = shelf.blob(layer.blob, GZIP)
     for diff_ids in ([], [layer, layer]):
@@ -459,7 +459,7 @@ async def test_layers_and_diff_ids_have_to_be_as_many(shelf: ObjectShelf, pull: 
 
 
 @pytest.mark.case("objects", "history with empty layers")
-async def test_empty_layers_of_the_history_are_no_layers(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_empty_layers_of_the_history_are_skipped(shelf: ObjectShelf, pull: Pull) -> None:
     history = [{"created_by": "RUN x"}, {"created_by": "ENV a=b", "empty_layer": True}, {"empty_layer": True}]
     shelf.document(shelf.image(stored([file("f")]), history=history))
     assert names(await pull()) == {"f"}
@@ -489,7 +489,7 @@ ARTIFACTS = [
 
 @pytest.mark.case("objects", "artifacts and Helm charts are rejected with advice")
 @pytest.mark.parametrize(("config_type", "artifact_type", "words"), ARTIFACTS)
-async def test_an_artifact_is_named_with_who_can_fetch_it(
+async def test_an_artifact_is_refused_with_the_program_that_can_fetch_it(
     shelf: ObjectShelf, pull: Pull, config_type: str, artifact_type: str, words: str
 ) -> None:
     config = shelf.blob(b"{}", config_type)
@@ -551,7 +551,7 @@ async def test_a_layer_may_be_empty(shelf: ObjectShelf, pull: Pull) -> None:
 
 @pytest.mark.case("objects", "a layer listed twice is fetched once")
 @pytest.mark.parametrize("workers", [1, 4])
-async def test_the_same_layer_may_stand_in_an_image_twice(shelf: ObjectShelf, pull: Pull, workers: int) -> None:
+async def test_an_image_may_have_the_same_layer_twice(shelf: ObjectShelf, pull: Pull, workers: int) -> None:
     base, hide = stored([file("f", os.urandom(3 << 20)), file("g")], bytes), stored([whiteout("f")])
     shelf.document(shelf.image(base, hide, base, base))
     assert names(await pull(workers=workers)) == {"f", "g"}
@@ -559,7 +559,7 @@ async def test_the_same_layer_may_stand_in_an_image_twice(shelf: ObjectShelf, pu
 
 
 @pytest.mark.case("objects", "'data' in place of a request")
-async def test_embedded_data_spare_a_request(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_embedded_data_saves_a_request(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     config = shelf.config(layer)
     content = shelf.registry.blobs.pop(config["digest"])
@@ -576,7 +576,7 @@ async def test_embedded_data_spare_a_request(shelf: ObjectShelf, pull: Pull) -> 
     [("AAAA", "'data' has 3 bytes"), ("not base64", "not base64"), (7, "not a string"), ("", "0 bytes")],
 )
 @pytest.mark.parametrize("what", ["config", "layer"])
-async def test_wrong_embedded_data_are_refused(
+async def test_wrong_embedded_data_is_refused(
     shelf: ObjectShelf, pull: Pull, what: str, data: Any, words: str
 ) -> None:
     layer = stored([file("f")])
@@ -586,7 +586,7 @@ async def test_wrong_embedded_data_are_refused(
     await refused(pull, MalformedDocument, words)
 
 
-async def test_embedded_data_of_the_right_size_are_hashed(shelf: ObjectShelf, pull: Pull) -> None:
+async def test_embedded_data_of_the_right_size_is_hashed(shelf: ObjectShelf, pull: Pull) -> None:
     layer = stored([file("f")])
     config = shelf.config(layer)
     content = shelf.registry.blobs[config["digest"]].replace(b"linux", b"LINUX")
@@ -599,7 +599,7 @@ async def test_embedded_data_of_the_right_size_are_hashed(shelf: ObjectShelf, pu
 @pytest.mark.parametrize(
     "layer_type", [media_types.OCI_FOREIGN_LAYER + "+gzip", media_types.DOCKER_FOREIGN_LAYER + ".gzip"]
 )
-async def test_urls_are_never_asked(shelf: ObjectShelf, pull: Pull, settings: Settings, layer_type: str) -> None:
+async def test_urls_of_descriptors_are_never_used(shelf: ObjectShelf, pull: Pull, settings: Settings, layer_type: str) -> None:
     async with FaultyRegistry() as elsewhere:
         layer = stored([file("f")])
         blob = shelf.blob(layer.blob, layer_type, urls=[f"http://{elsewhere.address}/layer"])
@@ -616,7 +616,7 @@ async def test_urls_are_never_asked(shelf: ObjectShelf, pull: Pull, settings: Se
 
 
 @pytest.mark.case("objects", "sha512 for manifests, configs, layers and diff_ids")
-async def test_sha512_is_as_good(shelf: ObjectShelf, pull: Pull, settings: Settings) -> None:
+async def test_sha512_digests_are_supported(shelf: ObjectShelf, pull: Pull, settings: Settings) -> None:
     tar = archive([file("f", os.urandom(1 << 20))])
     layer = StoredLayer(gzip.compress(tar, 1), digest(tar, "sha512"))
     rootfs = {"type": "layers", "diff_ids": [layer.diff_id]}
@@ -638,7 +638,7 @@ async def test_sha512_is_as_good(shelf: ObjectShelf, pull: Pull, settings: Setti
 
 @pytest.mark.case("objects", "unsupported digest algorithms")
 @pytest.mark.parametrize("name", ["blake3:" + "a" * 64, "md5:" + "a" * 32, "sha384:" + "a" * 96])
-async def test_another_digest_algorithm_is_named(shelf: ObjectShelf, pull: Pull, name: str) -> None:
+async def test_an_unknown_digest_algorithm_is_named(shelf: ObjectShelf, pull: Pull, name: str) -> None:
     layer = stored([file("f")])
     shelf.document(shelf.manifest(shelf.config(layer), {**shelf.blob(layer.blob, GZIP), "digest": name}))
     await refused(pull, MalformedDocument, f"algorithm is not supported.*{name.partition(':')[0]}")
@@ -658,7 +658,7 @@ def chunked(tar: bytes) -> bytes:
     [(GZIP, None), (ZSTD, zstd), (ZSTD, chunked), (media_types.OCI_LAYER, bytes)],
     ids=["gzip", "zstd", "zstd:chunked", "tar"],
 )
-async def test_a_layer_may_be_compressed_in_these_ways(
+async def test_supported_layer_compressions(
     shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any
 ) -> None:
     content = os.urandom(100_000)
@@ -686,7 +686,7 @@ def test_layers_that_skopeo_compressed_are_read(tmp_path: Path, settings: Settin
     "objects", "a media type that contradicts the layer's compression: the content decides (documented deviation)"
 )
 @pytest.mark.parametrize(("layer_type", "compress"), [(GZIP, zstd), (ZSTD, None), (GZIP, bytes)])
-async def test_a_layer_is_what_its_bytes_are(shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any) -> None:
+async def test_the_bytes_of_a_layer_decide_on_its_compression(shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any) -> None:
     shelf.document(shelf.image(stored([file("f")], compress), layer_type=layer_type))
     assert names(await pull()) == {"f"}
 
@@ -706,7 +706,7 @@ async def test_a_wrong_diff_id_is_found(shelf: ObjectShelf, pull: Pull) -> None:
     await refused(pull, DiffIdMismatch)
 
 
-async def test_an_image_made_by_others_is_still_pulled_in_one_request_a_layer(
+async def test_an_image_of_another_builder_is_pulled_in_one_request_per_layer(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     registry.faults.append(no_ranges)

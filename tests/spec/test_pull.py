@@ -193,7 +193,7 @@ async def test_indexes_within_each_other_have_a_limit(registry: FaultyRegistry, 
             await client.resolve(f"{registry.address}/test/image:t6")
 
 
-async def test_sha512_is_as_good(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_sha512_digests_are_supported(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     import hashlib  # noqa: PLC0415
 
     tar = archive([file("a", b"content")])

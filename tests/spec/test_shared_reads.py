@@ -34,7 +34,7 @@ def reads(folder: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("kind", ["finished", "blob"])
-async def test_a_node_s_copy_is_read_from_the_front_in_large_pieces(
+async def test_a_cached_image_is_copied_sequentially_in_large_reads(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str
 ) -> None:
     layer = stored([file("f", CONTENT)], bytes)

@@ -248,7 +248,7 @@ async def test_a_compressed_archive_is_decompressed_once(
     await refused(MalformedDocument, f"docker-archive:{path}", settings, tmp_path / "cut")
 
 
-async def test_a_plain_archive_is_read_where_it_is(
+async def test_a_plain_archive_is_read_in_place(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CacheFiles, "open_scratch", lambda _: pytest.fail("a copy"))
@@ -273,7 +273,7 @@ async def test_a_decompressed_archive_has_limits(
     await refused(MalformedDocument, f"docker-archive:{path}", tight, tmp_path / "out")
 
 
-async def test_no_room_for_a_copy_is_a_matter_of_the_cache(
+async def test_no_space_for_a_copy_is_a_cache_error(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "image.tar").write_bytes(gzip.compress(docker_archive()))
@@ -374,7 +374,9 @@ def with_dots() -> bytes:
     "make", [docker_archive, lambda: docker_archive("new"), old_with_links, packed_layers, with_dots],
     ids=["old", "new", "links", "compressed-layers", "dots"],
 )  # fmt: skip
-async def test_every_form_of_docker_s_archives(make: Callable[[], bytes], settings: Settings, tmp_path: Path) -> None:
+async def test_every_form_of_docker_archive_is_read(
+    make: Callable[[], bytes], settings: Settings, tmp_path: Path
+) -> None:
     (tmp_path / "image.tar").write_bytes(make())
     for number, suffix in enumerate(("", ":app:v1", ":docker.io/library/app:v1", ":@0")):
         await pull(f"docker-archive:{tmp_path}/image.tar{suffix}", settings, tmp_path / str(number))
@@ -475,7 +477,7 @@ async def test_a_hostile_docker_archive_is_refused(case: str, settings: Settings
     assert "image.tar" in str(error)
 
 
-async def test_each_kind_of_archive_names_the_other(settings: Settings, tmp_path: Path) -> None:
+async def test_an_archive_of_the_other_kind_is_named_in_the_error(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "docker.tar").write_bytes(docker_archive())
     error = await refused(NotFound, f"oci-archive:{tmp_path}/docker.tar", settings, tmp_path / "out")
     assert "docker-archive:" in str(error)
@@ -492,7 +494,7 @@ async def test_a_sparse_member_is_refused(settings: Settings, tmp_path: Path) ->
     assert "a sparse member" in str(error)
 
 
-async def test_an_archive_has_so_many_members_at_most(
+async def test_the_number_of_archive_members_is_limited(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "image.tar").write_bytes(docker_archive())
@@ -501,7 +503,7 @@ async def test_an_archive_has_so_many_members_at_most(
     assert "more than 8 members" in str(error)
 
 
-async def test_what_is_no_file_is_refused(settings: Settings, tmp_path: Path) -> None:
+async def test_an_archive_that_is_not_a_regular_file_is_refused(settings: Settings, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, kind in (
         (tmp_path, MalformedDocument),
@@ -512,7 +514,7 @@ async def test_what_is_no_file_is_refused(settings: Settings, tmp_path: Path) ->
             await refused(kind, f"{scheme}:{path}", settings, tmp_path / "out")
 
 
-async def test_of_several_images_one_has_to_be_chosen(settings: Settings, tmp_path: Path) -> None:
+async def test_several_images_without_a_choice_are_an_error(settings: Settings, tmp_path: Path) -> None:
     members, entry = parts()
     (tmp_path / "image.tar").write_bytes(with_manifest(members, entry, {**entry, "RepoTags": ["other:v2", "!"]}))
     error = await refused(InvalidSource, f"docker-archive:{tmp_path}/image.tar", settings, tmp_path / "out")
@@ -553,7 +555,7 @@ async def test_a_hostile_oci_archive_is_refused(
 # --- the client's open archives
 
 
-async def test_an_archive_that_is_replaced_is_read_anew(settings: Settings, tmp_path: Path) -> None:
+async def test_a_replaced_archive_is_opened_again(settings: Settings, tmp_path: Path) -> None:
     path = tmp_path / "image.tar"
     path.write_bytes(docker_archive())
     async with fastpull.Client(settings) as client:
@@ -630,7 +632,7 @@ async def docker(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 
 @pytest.mark.peer("skopeo")
-async def test_docker_s_daemon_is_asked_once(
+async def test_the_docker_daemon_exports_an_image_once(
     docker: Docker, reference: str, settings: Settings, tmp_path: Path
 ) -> None:
     await copied(reference, f"docker-archive:{tmp_path}/image.tar:registry.example.org:5000/ml/app:v1")
@@ -639,7 +641,7 @@ async def test_docker_s_daemon_is_asked_once(
     assert docker.asked == ["GET /images/registry.example.org:5000/ml/app:v1/get"]
 
 
-async def test_what_docker_s_daemon_refuses_is_told(
+async def test_a_refusal_of_the_docker_daemon_is_reported(
     docker: Docker, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker.body = docker_archive()
@@ -664,7 +666,7 @@ async def test_what_docker_s_daemon_refuses_is_told(
     assert "secret" not in str(error)
 
 
-async def test_a_name_cannot_leave_its_place_in_the_daemon_s_api(
+async def test_a_name_cannot_change_the_path_of_a_daemon_request(
     docker: Docker, settings: Settings, tmp_path: Path
 ) -> None:
     for image in ("../../containers/json?", "a?b=c", "a%2e"):
@@ -721,7 +723,7 @@ async def cancelled(source: str, settings: Settings, output: Path, when: Callabl
     assert not [name for _, _, found in os.walk(settings.cache) for name in found]
 
 
-async def test_a_daemon_that_stalls_can_be_left(
+async def test_a_pull_from_a_stalled_daemon_can_be_cancelled(
     docker: Docker, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stall(request: web.Request) -> web.StreamResponse:
@@ -737,7 +739,7 @@ async def test_a_daemon_that_stalls_can_be_left(
     await cancelled(source, settings, tmp_path / "out", lambda: "half" in docker.asked)
 
 
-async def test_a_podman_that_hangs_is_ended(
+async def test_a_hanging_podman_is_terminated(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = (
@@ -751,7 +753,7 @@ async def test_a_podman_that_hangs_is_ended(
 
 
 @pytest.mark.parametrize("name", ["oci", "docker-archive", "containers-storage", "docker"])
-def test_a_kind_without_a_colon_is_the_name_of_an_image(name: str) -> None:
+def test_a_scheme_without_a_colon_is_an_image_name(name: str) -> None:
     source = object()
     opener = SourceFactory(lambda text: {name: source}[text], None)  # type: ignore[arg-type,return-value]
     assert opener.open(name) is source
@@ -791,7 +793,7 @@ async def stored_images(reference: str, tmp_path: Path) -> Path:
         ("{}/plain", "docker-archive"),
     ],
 )
-async def test_a_path_is_looked_into(
+async def test_the_scheme_of_a_path_follows_from_its_content(
     stored_images: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, scheme: str
 ) -> None:
     monkeypatch.chdir(stored_images)
@@ -825,12 +827,12 @@ async def test_a_planted_file_never_takes_the_place_of_a_reference(
     "source",
     ["docker://host/name/", "oci:layout/", "oci-archive:x.tar", "docker-archive:x.tar", "dir:x/", "host:5000/x/"],
 )
-def test_a_scheme_is_no_part_of_a_path(source: str) -> None:
+def test_a_scheme_is_not_part_of_a_path(source: str) -> None:
     assert fastpull.Client.local_path(source) is None
 
 
 @pytest.mark.parametrize("source", ["Layout", "saved image", "UPPER"])
-async def test_a_name_that_is_no_reference_but_a_file_is_told_how_to_be_meant(
+async def test_an_invalid_reference_that_is_a_file_gets_advice(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -856,7 +858,7 @@ async def test_a_name_that_is_no_reference_but_a_file_is_told_how_to_be_meant(
         ("./folder:", InvalidSource, "an empty part"),
     ],
 )
-async def test_a_path_with_no_image_is_an_error_that_says_so(
+async def test_a_path_without_an_image_is_an_error(
     settings: Settings,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -32,7 +32,7 @@ def opened(path: Path) -> Archive:
     st.lists(st.tuples(st.text("abcdefghäé", min_size=1, max_size=120), SIZES), max_size=12, unique_by=lambda x: x[0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_members_are_what_the_library_reads(
+def test_members_match_those_of_the_standard_library(
     tmp_path_factory: pytest.TempPathFactory, form: int, members: list[tuple[str, int]]
 ) -> None:
     path = tmp_path_factory.mktemp("archive") / "a.tar"
@@ -58,7 +58,7 @@ def test_members_are_what_the_library_reads(
 
 
 @pytest.mark.parametrize("form", FORMATS[1:], ids=["gnu", "pax"])
-def test_what_lies_between_headers_is_not_read(
+def test_content_between_headers_is_not_read(
     tmp_path: Path, form: Literal[1, 2], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size, path = (20 << 30) + 5, tmp_path / "large.tar"

@@ -117,7 +117,7 @@ async def use(cache: Path, reference: str, output: Path) -> None:
         (regular_file, 0o2777),
     ],
 )
-async def test_what_stands_in_the_place_of_a_folder_leads_nowhere(
+async def test_entries_in_place_of_a_directory_lead_nowhere(
     registry: FaultyRegistry, tmp_path: Path, canary: Path, plant: Plant, mode: int
 ) -> None:
     reference = publish(registry, [file("a", b"content" * 1000)])
@@ -142,7 +142,9 @@ async def test_what_stands_in_the_place_of_a_folder_leads_nowhere(
 @pytest.mark.parametrize(
     "folder", ["", "blobs/sha256", "partial/sha256/BLOB", "index", "refs/user-0", "answers", "locks", "trash"]
 )
-async def test_nor_for_a_plain_user(registry: FaultyRegistry, tmp_path: Path, canary: Path, folder: str) -> None:
+async def test_entries_in_place_of_a_directory_lead_nowhere_for_a_plain_user(
+    registry: FaultyRegistry, tmp_path: Path, canary: Path, folder: str
+) -> None:
     reference = publish(registry, [file("a", b"content" * 1000)])
     folder = folder.replace("BLOB", next(iter(registry.blobs)).removeprefix("sha256:")).replace("-0", "-65534")
     for each in (tmp_path, *tmp_path.parents[:3]):
@@ -166,7 +168,7 @@ async def test_nor_for_a_plain_user(registry: FaultyRegistry, tmp_path: Path, ca
 
 @pytest.mark.root
 @pytest.mark.parametrize(("mode", "is_let_in"), [(0o700, False), (0o755, False), (0o2770, True), (0o777, True)])
-def test_a_folder_of_another_user_counts_where_the_cache_is_shared(tmp_path: Path, mode: int, is_let_in: bool) -> None:
+def test_a_directory_of_another_user_counts_only_in_a_shared_cache(tmp_path: Path, mode: int, is_let_in: bool) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(mode)
@@ -177,7 +179,7 @@ def test_a_folder_of_another_user_counts_where_the_cache_is_shared(tmp_path: Pat
 
 
 @pytest.mark.root
-def test_a_cache_s_owner_is_let_in_also_to_others_caches(tmp_path: Path) -> None:
+def test_the_owner_of_a_cache_is_trusted_in_it(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     CacheFiles(str(cache))
     for path in (cache, cache / "v1", cache / "v1/blobs"):
@@ -185,7 +187,7 @@ def test_a_cache_s_owner_is_let_in_also_to_others_caches(tmp_path: Path) -> None
     CacheFiles(str(cache))
 
 
-def test_a_folder_that_more_may_write_to_than_to_the_cache_is_refused(tmp_path: Path) -> None:
+def test_a_directory_with_more_write_permissions_than_the_cache_is_refused(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o755)
@@ -198,7 +200,7 @@ def test_a_folder_that_more_may_write_to_than_to_the_cache_is_refused(tmp_path: 
 
 
 @pytest.mark.parametrize("plant", [fifo, link, Path.mkdir])
-def test_what_is_no_file_is_not_opened(tmp_path: Path, plant: Callable[..., None]) -> None:
+def test_an_entry_that_is_not_a_regular_file_is_not_opened(tmp_path: Path, plant: Callable[..., None]) -> None:
     plant(tmp_path / "it", *([tmp_path] if plant is not Path.mkdir else []))
     with CacheDirectory.at(str(tmp_path)) as folder:
         for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
@@ -277,7 +279,7 @@ def test_the_reference_of_the_cache_s_owner_counts(shared: CacheFiles, tmp_path:
 
 
 @pytest.mark.root
-def test_a_user_s_folder_that_somebody_else_has_made_is_replaced(shared: CacheFiles) -> None:
+def test_a_user_directory_created_by_another_user_is_replaced(shared: CacheFiles) -> None:
     folder = Path(shared.root, "refs/user-0")
     folder.mkdir()
     os.chown(folder, 65533, 65533)
@@ -290,7 +292,7 @@ def test_a_user_s_folder_that_somebody_else_has_made_is_replaced(shared: CacheFi
 
 
 @pytest.mark.root
-async def test_no_renaming_makes_a_finished_image(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_renaming_creates_no_finished_image(registry: FaultyRegistry, tmp_path: Path) -> None:
     """Blobs of ours whose content others chose, under the names of an image and its seal."""
     cache = tmp_path / "cache"
     cache.mkdir()

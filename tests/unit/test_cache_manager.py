@@ -44,7 +44,7 @@ def present(store: Store) -> set[Digest]:
     return {blob.digest for blob in store.blobs()}
 
 
-def test_gc_by_age_takes_what_was_not_used_for_so_long(store: Store, cache: CacheManager) -> None:
+def test_gc_by_age_removes_entries_unused_for_so_long(store: Store, cache: CacheManager) -> None:
     old, new = put(store, b"old" * 100), put(store, b"new" * 100)
     age(store, old, 1000)
     removed = cache.collect(max_age_seconds=500)
@@ -53,7 +53,7 @@ def test_gc_by_age_takes_what_was_not_used_for_so_long(store: Store, cache: Cach
     assert present(store) == {new}
 
 
-def test_gc_by_size_takes_the_longest_unused_first(store: Store, cache: CacheManager) -> None:
+def test_gc_by_size_removes_the_least_recently_used_first(store: Store, cache: CacheManager) -> None:
     digests = [put(store, bytes([number]) * 100) for number in range(4)]
     for number, digest in enumerate(digests):
         age(store, digest, 1000 - number)
@@ -61,7 +61,7 @@ def test_gc_by_size_takes_the_longest_unused_first(store: Store, cache: CacheMan
     assert present(store) == set(digests[2:])
 
 
-def test_using_a_blob_makes_it_young_again(store: Store, cache: CacheManager) -> None:
+def test_a_use_renews_the_age_of_a_blob(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     age(store, digest, 1000)
     blob = store.find(digest)
@@ -70,7 +70,7 @@ def test_using_a_blob_makes_it_young_again(store: Store, cache: CacheManager) ->
     assert not cache.collect(max_age_seconds=500).blobs
 
 
-def test_looking_does_not_count_as_use(store: Store, cache: CacheManager) -> None:
+def test_listing_does_not_count_as_use(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     age(store, digest, 1000)
     cache.verify()
@@ -84,7 +84,7 @@ def test_a_dry_run_changes_nothing(store: Store, cache: CacheManager) -> None:
     assert present(store) == {digest}
 
 
-def test_gc_spares_a_partial_blob_that_is_being_written(store: Store, cache: CacheManager) -> None:
+def test_gc_keeps_a_partial_blob_that_is_being_written(store: Store, cache: CacheManager) -> None:
     content = b"coming" * 1000
     digest = Digest.of(content)
     lock = store.lock(digest)
@@ -115,7 +115,7 @@ def test_gc_removes_leftovers(store: Store, cache: CacheManager) -> None:
     assert not os.path.exists(lock)
 
 
-def test_gc_removes_the_drafts_of_locks_whose_owner_has_died(store: Store, cache: CacheManager) -> None:
+def test_gc_removes_lock_drafts_of_dead_owners(store: Store, cache: CacheManager) -> None:
     program = "import sys; from fastpull.cache.locking.owner import Owner; "
     program += "sys.stdout.buffer.write(Owner.me(has_flock=True, is_suspect=False).to_bytes())"
     dead = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE).stdout
@@ -126,7 +126,7 @@ def test_gc_removes_the_drafts_of_locks_whose_owner_has_died(store: Store, cache
     assert sorted(os.listdir(f"{store.root}/locks")) == [".mine", ".unnamed"]
 
 
-def test_verify_finds_every_damaged_blob_and_takes_it_out(store: Store, cache: CacheManager) -> None:
+def test_verify_finds_and_removes_every_damaged_blob(store: Store, cache: CacheManager) -> None:
     digests = [put(store, bytes([number]) * 5000) for number in range(5)]
     for digest in digests[1:4:2]:
         os.chmod(store.blob_path(digest), 0o600)
@@ -157,7 +157,7 @@ async def test_images_are_listed_and_removed_by_name(
     assert cache.verify().blobs == 4
 
 
-def test_removing_what_is_not_there_says_so(cache: CacheManager) -> None:
+def test_removing_an_unknown_name_is_an_error(cache: CacheManager) -> None:
     for name in ("nothing:v1", "sha256:" + "a" * 64):
         with pytest.raises(NotFound, match="cache ls"):
             cache.remove(name)
@@ -166,7 +166,7 @@ def test_removing_what_is_not_there_says_so(cache: CacheManager) -> None:
     assert caught.value.exit_code == 3
 
 
-def test_damaged_references_are_passed_over(store: Store, cache: CacheManager) -> None:
+def test_damaged_references_are_skipped(store: Store, cache: CacheManager) -> None:
     Ref.now("a/b:v1", "linux/amd64", Digest.of(b"x"), Digest.of(b"x")).save(store.files)
     store.files.write(f"{store.root}/refs/broken", b"{")
     store.files.write(f"{store.root}/refs/foreign", b'{"reference": 1}')
@@ -183,13 +183,13 @@ def test_usage_counts_everything(store: Store, cache: CacheManager, tmp_path: Pa
     assert usage.total_bytes == 1518
 
 
-def test_a_cache_that_is_not_there_is_an_error_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_cache_is_an_error_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="the first pull makes one.*mistyped"):
         CacheManager(tmp_path / "mistyped")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_gc_by_age_0_takes_unfinished_blobs_too(store: Store, cache: CacheManager) -> None:
+def test_gc_by_age_0_removes_partial_blobs_too(store: Store, cache: CacheManager) -> None:
     digest = Digest.of(b"x" * 100)
     lock = store.lock(digest)
     assert lock.try_acquire()
@@ -201,7 +201,7 @@ def test_gc_by_age_0_takes_unfinished_blobs_too(store: Store, cache: CacheManage
     assert cache.usage().partial == 0
 
 
-async def test_one_of_two_names_of_an_image_can_be_removed(
+async def test_one_of_two_references_to_an_image_can_be_removed(
     registry: FaultyRegistry, settings: Settings, cache: CacheManager
 ) -> None:
     one, two = (publish(registry, [file("a", b"x" * 100)], tag=tag) for tag in ("one", "two"))
@@ -228,7 +228,7 @@ def flip(path: str | Path) -> None:
         file_.write(bytes([byte ^ 1]))
 
 
-def test_verify_finds_a_blob_that_was_cut_short(store: Store, cache: CacheManager) -> None:
+def test_verify_finds_a_truncated_blob(store: Store, cache: CacheManager) -> None:
     digest = put(store, b"x" * 5000)
     os.chmod(store.blob_path(digest), 0o600)
     os.truncate(store.blob_path(digest), 4000)
@@ -237,7 +237,7 @@ def test_verify_finds_a_blob_that_was_cut_short(store: Store, cache: CacheManage
     assert present(store) == set()
 
 
-def test_verify_leaves_a_damaged_index_in_a_dry_run(store: Store, cache: CacheManager) -> None:
+def test_a_dry_run_of_verify_keeps_a_damaged_index(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     store.indexes.write(digest, b"index")
     flip(f"{store.root}/index/sha256/{digest.encoded}")
@@ -246,7 +246,7 @@ def test_verify_leaves_a_damaged_index_in_a_dry_run(store: Store, cache: CacheMa
     assert cache.verify().is_sound
 
 
-def test_verify_writes_a_damaged_seal_anew(store: Store, cache: CacheManager) -> None:
+def test_verify_rewrites_damaged_metadata(store: Store, cache: CacheManager) -> None:
     digest = put(store)
     flip(store.blob_path(digest) + ".seal")
     for dry_run in (True, False):
@@ -259,7 +259,7 @@ def test_verify_writes_a_damaged_seal_anew(store: Store, cache: CacheManager) ->
 
 
 @pytest.mark.parametrize("name", ["data", "journal"])
-def test_verify_leaves_of_an_unfinished_blob_what_is_sound(store: Store, cache: CacheManager, name: str) -> None:
+def test_verify_keeps_the_sound_ranges_of_a_partial_blob(store: Store, cache: CacheManager, name: str) -> None:
     content = os.urandom(9000)
     digest = Digest.of(content)
     lock = store.lock(digest)
@@ -288,7 +288,7 @@ def test_verify_removes_damaged_references(store: Store, cache: CacheManager) ->
     assert os.listdir(f"{store.root}/refs") == []
 
 
-def test_gc_removes_what_a_kill_leaves_around_a_publication(store: Store, cache: CacheManager) -> None:
+def test_gc_removes_leftovers_of_a_kill_during_publication(store: Store, cache: CacheManager) -> None:
     """A seal whose blob never came, and a journal whose data became a blob."""
     digest = Digest.of(b"x")
     seal, journal = Path(store.blob_path(digest) + ".seal"), Path(store.root, "partial/sha256", digest.encoded)
@@ -304,7 +304,7 @@ def test_gc_removes_what_a_kill_leaves_around_a_publication(store: Store, cache:
     assert not journal.exists()
 
 
-async def test_a_damaged_manifest_is_mended_by_a_pull_by_tag(
+async def test_a_pull_by_tag_repairs_a_damaged_manifest(
     registry: FaultyRegistry, settings: Settings, cache: CacheManager, store: Store
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -316,7 +316,7 @@ async def test_a_damaged_manifest_is_mended_by_a_pull_by_tag(
     assert cache.verify().is_sound
 
 
-async def test_what_a_pinned_image_needs_stays(
+async def test_the_documents_of_a_pinned_image_stay(
     registry: FaultyRegistry, settings: Settings, cache: CacheManager
 ) -> None:
     """Its manifest and config, and the name that leads to them; the layers go."""

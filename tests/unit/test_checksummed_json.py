@@ -30,13 +30,13 @@ def test_a_value_reads_back(value: object) -> None:
     "text",
     ["NaN", "Infinity", "-Infinity", "1e400", "1e300", "9" * 30, "1" * 10_000, r'"\ud800"', r'{"\udfff": 1}', "", "{"],
 )
-def test_what_nothing_writes_is_refused(text: str) -> None:
+def test_values_that_fastpull_never_writes_are_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # of whatever message
         line.from_bytes(forged(text))
 
 
 @pytest.mark.parametrize("depth", [1_000, 100_000, 400_000])
-def test_nesting_without_end_is_refused(depth: int) -> None:
+def test_endless_nesting_is_refused(depth: int) -> None:
     with pytest.raises(ValueError, match="deep"):
         line.from_bytes(forged("[" * depth + "]" * depth))
 

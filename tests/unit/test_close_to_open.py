@@ -51,14 +51,14 @@ def dirty(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     return unseen
 
 
-def test_a_lock_s_owner_is_seen_by_all(tmp_path: Path, dirty: set[tuple[int, int]]) -> None:
+def test_every_node_sees_the_owner_of_a_lock(tmp_path: Path, dirty: set[tuple[int, int]]) -> None:
     lock = CacheFiles(str(tmp_path)).lock("one")
     assert lock.try_acquire()
     assert not dirty
     lock.release()
 
 
-def test_a_blob_is_seen_whole(tmp_path: Path, dirty: set[tuple[int, int]]) -> None:
+def test_every_node_sees_the_whole_blob(tmp_path: Path, dirty: set[tuple[int, int]]) -> None:
     store, content = Store(str(tmp_path)), b"content" * 1000
     digest = Digest.of(content)
     lock = store.lock(digest)

@@ -16,7 +16,7 @@ from fastpull.cache.locking.mounts import find_local_lock_option, local_lock_opt
 from fastpull.errors import CacheError
 
 
-def test_one_holder_at_a_time_also_within_a_process(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_even_within_a_process(tmp_path: Path) -> None:
     one, other = FileLock(str(tmp_path / "lock")), FileLock(str(tmp_path / "lock"))
     assert one.try_acquire()
     assert not other.try_acquire()
@@ -26,7 +26,7 @@ def test_one_holder_at_a_time_also_within_a_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_filesystem_without_locks_is_told(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filesystem_without_locks_is_an_error(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_fd: int, _operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -40,7 +40,7 @@ def test_a_filesystem_without_locks_is_told(tmp_path: Path, number: int, monkeyp
     lock.release()
 
 
-def test_locks_that_everybody_gets_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_that_do_not_exclude_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     lock = FileLock(str(tmp_path / "lock"), method="flock")
     with pytest.raises(CacheError, match="the same lock twice"):
@@ -86,12 +86,12 @@ _MOUNTS = """\
         (99, ""),
     ],
 )
-def test_locks_that_hold_on_one_node_are_known_by_the_mount_options(minor: int, expected: str) -> None:
+def test_mount_options_reveal_locks_limited_to_one_node(minor: int, expected: str) -> None:
     assert find_local_lock_option(_MOUNTS, os.makedev(0, minor)) == expected
 
 
 @pytest.mark.parametrize("name", ["a\rb", "a\x0bb", "a\x1cb", "a\x85b", "a\xa0b", "a\u2028b"])
-def test_mount_points_of_any_name_are_one_line(name: str) -> None:
+def test_mount_points_with_any_name_are_parsed_as_one_line(name: str) -> None:
     mounts = f"1 0 0:7 / /{name} rw - fuse x rw\n{_MOUNTS}"
     for minor in (7, 41, 42):
         assert find_local_lock_option(mounts, os.makedev(0, minor)) == find_local_lock_option(
@@ -99,11 +99,11 @@ def test_mount_points_of_any_name_are_one_line(name: str) -> None:
         )
 
 
-def test_this_machine_s_own_filesystems_have_locks_for_all(tmp_path: Path) -> None:
+def test_local_filesystems_have_no_local_lock_option(tmp_path: Path) -> None:
     assert local_lock_option(str(tmp_path)) == ""
 
 
-def test_the_file_goes_with_the_lock(tmp_path: Path) -> None:
+def test_release_removes_the_lock_file(tmp_path: Path) -> None:
     lock = FileLock(str(tmp_path / "lock"))
     assert lock.try_acquire()
     assert (tmp_path / "lock").exists()
@@ -112,7 +112,7 @@ def test_the_file_goes_with_the_lock(tmp_path: Path) -> None:
     assert not (tmp_path / "lock").exists()
 
 
-async def test_many_tasks_are_never_in_it_together(tmp_path: Path) -> None:
+async def test_concurrent_tasks_never_hold_the_lock_together(tmp_path: Path) -> None:
     inside = most = 0
 
     async def work() -> None:
@@ -129,7 +129,7 @@ async def test_many_tasks_are_never_in_it_together(tmp_path: Path) -> None:
     assert most == 1
 
 
-def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
+def test_death_of_the_holder_releases_the_lock(tmp_path: Path) -> None:
     program = (
         "import sys, time; from fastpull.cache.locking.file_lock import FileLock; "
         "assert FileLock(sys.argv[1]).try_acquire(); print('held', flush=True); time.sleep(60)"

@@ -24,7 +24,7 @@ IMAGE = FinishedImage(
 )
 
 
-def test_it_reads_back() -> None:
+def test_the_metadata_of_an_image_reads_back() -> None:
     assert FinishedImage.from_bytes(IMAGE.to_bytes(), IMAGE.path, 77.0) == IMAGE
     mine = replace(KEY, maker=1000)
     image = replace(IMAGE, key=mine, path=IMAGE.path.replace(KEY.name, mine.name))
@@ -32,7 +32,7 @@ def test_it_reads_back() -> None:
 
 
 @given(st.integers(0, len(IMAGE.to_bytes()) - 1), st.integers(0, 7), st.booleans())
-def test_a_changed_bit_or_a_missing_end_is_noticed(at: int, bit: int, is_cut: bool) -> None:
+def test_changed_or_truncated_metadata_is_refused(at: int, bit: int, is_cut: bool) -> None:
     content = bytearray(IMAGE.to_bytes())
     if is_cut:
         del content[at:]
@@ -51,7 +51,7 @@ def test_a_changed_bit_or_a_missing_end_is_noticed(at: int, bit: int, is_cut: bo
         st.none() | st.integers(0, 1 << 32),
     )
 )
-def test_one_key_s_seal_does_not_do_for_another(key: ImageKey) -> None:
+def test_the_metadata_of_one_key_does_not_serve_another(key: ImageKey) -> None:
     """Names tell keys apart, so that a file that was given another name is none."""
     path = f"/cache/{key.name}.sqsh"
     assert "/" not in key.name
@@ -61,6 +61,6 @@ def test_one_key_s_seal_does_not_do_for_another(key: ImageKey) -> None:
     assert (FinishedImage.from_bytes(IMAGE.to_bytes(), path, 0) is None) == (key != KEY)
 
 
-def test_the_order_of_a_recipe_s_facts_does_not_matter() -> None:
+def test_the_order_of_a_recipe_does_not_matter() -> None:
     backwards = dict(reversed(list(KEY.recipe.items())))
     assert replace(KEY, recipe=backwards).name == KEY.name

@@ -121,7 +121,7 @@ WAYS = [("auto", "auto"), ("auto", "lease"), ("lease", "auto"), ("flock", "lease
 
 
 @pytest.mark.parametrize(("first", "second"), WAYS, ids=["-".join(ways) for ways in WAYS])
-async def test_who_is_alive_keeps_the_lock_whatever_others_know_of_it(tmp_path: Path, first: str, second: str) -> None:
+async def test_a_live_owner_keeps_the_lock_whatever_is_known_of_it(tmp_path: Path, first: str, second: str) -> None:
     path = tmp_path / "lock"
     async with node(HOLD, "one", path, first) as one:
         assert await one.says() == "held False"
@@ -136,7 +136,7 @@ async def test_who_is_alive_keeps_the_lock_whatever_others_know_of_it(tmp_path: 
 
 
 @pytest.mark.parametrize("skew", [-7200.0, 7200.0], ids=["late clock", "early clock"])
-async def test_a_dead_node_s_lock_is_taken_after_the_bound_and_no_sooner(tmp_path: Path, skew: float) -> None:
+async def test_the_lock_of_a_dead_node_is_taken_after_the_lease_and_not_before(tmp_path: Path, skew: float) -> None:
     path = tmp_path / "lock"
     async with node(HOLD, "one", path, "auto", skew=skew) as one:
         assert await one.says() == "held False"
@@ -152,7 +152,7 @@ async def test_a_dead_node_s_lock_is_taken_after_the_bound_and_no_sooner(tmp_pat
             assert await again.says() == "held True", "it was not the third's alone"
 
 
-async def test_a_death_on_the_same_node_is_known_at_once(tmp_path: Path) -> None:
+async def test_a_death_on_the_same_node_is_noticed_at_once(tmp_path: Path) -> None:
     """With a lease that lasts for longer than the test."""
     program = "file_lock.LEASE_SECONDS = 1e6\n" + HOLD
     for way in ("auto", "lease", "flock"):
@@ -165,7 +165,7 @@ async def test_a_death_on_the_same_node_is_known_at_once(tmp_path: Path) -> None
                 assert await other.says() == "held False"
 
 
-async def test_many_who_find_a_dead_node_s_lock_have_it_one_after_the_other(tmp_path: Path) -> None:
+async def test_waiting_processes_take_the_lock_of_a_dead_node_in_turn(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     async with node(HOLD, "dead", path, "lease") as dead:
         await dead.says()
@@ -187,7 +187,7 @@ async def test_many_who_find_a_dead_node_s_lock_have_it_one_after_the_other(tmp_
     assert os.listdir(tmp_path) == []
 
 
-async def test_who_was_stopped_and_comes_back_notices_and_leaves_the_lock_alone(tmp_path: Path) -> None:
+async def test_a_resumed_owner_notices_the_loss_and_leaves_the_lock_alone(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     async with node(HOLD, "one", path, "lease") as one:
         assert await one.says() == "held False"
@@ -200,7 +200,7 @@ async def test_who_was_stopped_and_comes_back_notices_and_leaves_the_lock_alone(
             assert await other.is_told("look") == "mine"
 
 
-async def test_who_comes_back_neither_publishes_nor_touches_what_another_fetches_now(tmp_path: Path) -> None:
+async def test_a_resumed_owner_neither_publishes_nor_touches_the_new_download(tmp_path: Path) -> None:
     content = b"0123456789" * 1000
     digest = Digest.of(content)
     async with node(FETCH, "one", tmp_path) as one:
@@ -223,7 +223,7 @@ async def test_who_comes_back_neither_publishes_nor_touches_what_another_fetches
     assert os.listdir(tmp_path / "v1/locks") == []
 
 
-def test_what_slips_in_between_check_and_rename_is_not_published(
+def test_a_takeover_between_check_and_rename_prevents_publication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, content = Store(str(tmp_path)), b"content"
@@ -248,7 +248,7 @@ def test_what_slips_in_between_check_and_rename_is_not_published(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n", b"rubbish" * 1000], ids=["empty", "short", "long"])
-def test_a_lock_file_of_nobody_counts_until_it_is_old(
+def test_a_lock_file_without_an_owner_counts_until_it_is_old(
     tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lock").write_bytes(content)
@@ -266,7 +266,7 @@ def test_a_lock_file_of_nobody_counts_until_it_is_old(
     old.release()
 
 
-def test_locks_do_without_second_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_work_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "no links")
 
@@ -281,7 +281,7 @@ def test_locks_do_without_second_names(tmp_path: Path, monkeypatch: pytest.Monke
     other.release()
 
 
-def test_an_owner_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_reads_back(monkeypatch: pytest.MonkeyPatch) -> None:
     owner = Owner.me(has_flock=True, is_suspect=False)
     assert Owner.from_bytes(owner.to_bytes()) == owner
     assert (owner.is_here, owner.has_ended()) == (True, False)
@@ -290,7 +290,7 @@ def test_an_owner_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> 
     assert (owner.is_here, replace(owner, started=1).has_ended()) == (False, False), "nobody knows"
 
 
-def test_a_beat_changes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_changes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.01)
     lock = FileLock(str(tmp_path / "lock"))
     assert lock.try_acquire()

@@ -185,7 +185,7 @@ def test_nested_indexes_come_after_entries_that_fit() -> None:
     assert [candidate.size for candidate in found.candidates(AMD64)] == [20, 30]
 
 
-def test_a_missing_platform_is_told_with_those_that_are_there() -> None:
+def test_the_error_for_a_missing_platform_lists_the_available_ones() -> None:
     found = parse(index(entry("linux", "arm64", "v8"), entry("windows", "amd64"), entry("unknown", "unknown")))
     assert isinstance(found, Index)
     with pytest.raises(NoMatchingPlatform, match="linux/arm64/v8, windows/amd64") as caught:
@@ -234,7 +234,7 @@ def test_a_malformed_config_is_refused(fields: dict[str, Any]) -> None:
         ImageConfig.parse(config(**fields), "c")
 
 
-def test_layers_and_diff_ids_have_to_be_as_many() -> None:
+def test_the_numbers_of_layers_and_diff_ids_must_match() -> None:
     found = parse(manifest(layers=[]))
     assert isinstance(found, Manifest)
     with pytest.raises(MalformedDocument, match="0 layers, but 1 diff_ids"):

@@ -60,7 +60,7 @@ def test_a_reader_waits_for_the_bytes_at_its_position(store: Store) -> None:
     partial.close()
 
 
-def test_a_failure_ends_the_reading_though_more_is_there(store: Store) -> None:
+def test_a_failure_ends_reading_even_if_bytes_are_present(store: Store) -> None:
     partial = begin(store)
     partial.write(0, [CONTENT[:10]])
     partial.fail(CacheError("x", "no more"))
@@ -70,7 +70,7 @@ def test_a_failure_ends_the_reading_though_more_is_there(store: Store) -> None:
     partial.close()
 
 
-def test_what_was_written_is_taken_over(store: Store) -> None:
+def test_resume_takes_over_written_ranges(store: Store) -> None:
     first = begin(store)
     first.write(20_000, [CONTENT[20_000:30_000]])
     first.write(0, [CONTENT[:5_000]])
@@ -83,7 +83,7 @@ def test_what_was_written_is_taken_over(store: Store) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("foreign", ["data", "journal", "both"])
-def test_what_another_user_wrote_is_copied_and_not_written_to(store: Store, foreign: str) -> None:
+def test_the_data_of_another_user_is_copied_and_not_written_to(store: Store, foreign: str) -> None:
     first = begin(store)
     first.write(0, [CONTENT[:5_000]])
     first.write(20_000, [CONTENT[20_000:30_000]])
@@ -107,7 +107,7 @@ def test_what_another_user_wrote_is_copied_and_not_written_to(store: Store, fore
 
 
 @pytest.mark.root
-def test_a_copy_that_is_stopped_leaves_what_was_there(store: Store) -> None:
+def test_an_aborted_copy_leaves_the_original(store: Store) -> None:
     first = begin(store)
     first.write(0, [CONTENT[:5_000]])
     first.close()
@@ -122,7 +122,7 @@ def test_a_copy_that_is_stopped_leaves_what_was_there(store: Store) -> None:
     begin(store).close()
 
 
-def test_a_torn_record_at_the_end_costs_only_its_range(store: Store) -> None:
+def test_a_torn_last_record_costs_only_its_range(store: Store) -> None:
     first = begin(store)
     first.write(0, [CONTENT[:5_000]])
     first.write(5_000, [CONTENT[5_000:9_000]])
@@ -136,7 +136,7 @@ def test_a_torn_record_at_the_end_costs_only_its_range(store: Store) -> None:
     assert begin(store).gaps() == [(9_000, 100_000)], "the torn record must not hide what follows it"
 
 
-def test_a_damaged_record_is_not_believed(store: Store) -> None:
+def test_a_damaged_record_is_ignored(store: Store) -> None:
     first = begin(store)
     first.write(0, [CONTENT[:5_000]])
     first.close()
@@ -157,7 +157,7 @@ def test_a_range_that_the_disk_lost_is_fetched_again(store: Store) -> None:
     assert begin(store).gaps() == [(5_000, 100_000)]
 
 
-def test_records_beyond_the_blob_are_not_believed(store: Store) -> None:
+def test_records_beyond_the_blob_are_ignored(store: Store) -> None:
     first = begin(store)
     first.close()
     os.makedirs(first.path, exist_ok=True)
@@ -167,7 +167,7 @@ def test_records_beyond_the_blob_are_not_believed(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_journal_has_no_range_read_twice() -> None:
+def test_overlapping_records_are_read_once() -> None:
     records = [Record(offset, length, 1) for offset, length in [(50, 10), (0, 20), (55, 30), (10, 5), (60, 1), (0, 20)]]
     found = parse_records(b"".join(record.to_bytes() for record in records), 100)
     assert [(record.offset, record.length) for record in found] == [(0, 20), (50, 10), (60, 1)]
@@ -177,7 +177,7 @@ def test_a_journal_has_no_range_read_twice() -> None:
     assert time.monotonic() - began < 20
 
 
-def test_there_is_one_partial_at_a_time(store: Store) -> None:
+def test_there_is_one_partial_blob_at_a_time(store: Store) -> None:
     partial = begin(store)
     assert not store.lock(DIGEST).try_acquire()
     partial.close()
@@ -186,7 +186,7 @@ def test_there_is_one_partial_at_a_time(store: Store) -> None:
     lock.release()
 
 
-def test_too_little_space_is_told_before_anything_is_fetched(store: Store) -> None:
+def test_too_little_space_is_an_error_before_the_download(store: Store) -> None:
     with pytest.raises(CacheError, match="no space left.*are missing") as caught:
         begin(store, size=1 << 60)
     assert caught.value.exit_code == 30
@@ -195,7 +195,7 @@ def test_too_little_space_is_told_before_anything_is_fetched(store: Store) -> No
     lock.release()
 
 
-def test_a_full_disk_is_a_cache_error_and_is_not_remembered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_cache_error_and_records_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     partial = begin(store)
 
     def full(*_: object) -> int:
@@ -216,7 +216,7 @@ def test_an_empty_blob_is_complete_at_once(store: Store) -> None:
     partial.close()
 
 
-def test_what_is_there_is_never_written_again(store: Store) -> None:
+def test_present_ranges_are_never_written_again(store: Store) -> None:
     partial = begin(store)
     partial.write(1000, [CONTENT[1000:2000]])
     for offset, size in ((0, 1001), (1999, 1), (1500, 10), (0, 5000)):
@@ -228,7 +228,7 @@ def test_what_is_there_is_never_written_again(store: Store) -> None:
     partial.close()
 
 
-def test_a_resumption_can_be_given_up(store: Store) -> None:
+def test_resume_can_be_aborted(store: Store) -> None:
     partial = begin(store)
     partial.write(0, [CONTENT[:1000]])
     partial.close()
@@ -240,7 +240,7 @@ def test_a_resumption_can_be_given_up(store: Store) -> None:
     assert begin(store).resumed == 1000
 
 
-def test_a_journal_is_replaced_in_one_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_is_replaced_atomically(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is killed while a damaged record is taken out loses no sound one."""
     first = begin(store)
     for start in (0, 5_000):
@@ -262,7 +262,7 @@ def test_a_journal_is_replaced_in_one_step(store: Store, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("left", [(), ("data",), ("journal",), ("data", "journal")])
-def test_what_a_silent_owner_left_is_taken_over_whatever_of_it_there_is(store: Store, left: tuple[str, ...]) -> None:
+def test_the_files_of_a_silent_owner_are_taken_over_whichever_exist(store: Store, left: tuple[str, ...]) -> None:
     earlier = begin(store)
     earlier.write(0, [CONTENT[:40_000]])
     earlier.close()

@@ -51,7 +51,7 @@ def test_a_pin_holds_until_it_is_released(pins: Pins) -> None:
     ],
     ids=str,
 )
-def test_a_release_takes_one_s_own_pins_and_no_others(pins: Pins, other: Holder) -> None:
+def test_release_removes_only_the_holder_s_own_pins(pins: Pins, other: Holder) -> None:
     for holder in (ME, other):
         pins.add(holder, "image")
     pins.release(other)
@@ -62,7 +62,7 @@ def test_a_release_takes_one_s_own_pins_and_no_others(pins: Pins, other: Holder)
 
 
 @pytest.mark.parametrize("word", ["", "a/b", "..", "1.2", "x" * 65, "1\n", "é", "*"])
-def test_what_cannot_be_a_file_s_name_is_no_job_and_no_step(word: str) -> None:
+def test_text_that_cannot_be_a_file_name_is_no_job_and_no_step(word: str) -> None:
     with pytest.raises(InvalidSetting, match="not the id of a job"):
         Holder.here(word, "0")
     with pytest.raises(InvalidSetting, match="not the id of a step"):
@@ -85,9 +85,7 @@ def test_an_old_pin_does_not_count(pins: Pins, monkeypatch: pytest.MonkeyPatch) 
     assert not pins.active()
 
 
-def test_a_pin_of_this_host_does_not_outlive_its_boot_and_that_of_another_does(
-    pins: Pins, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_pins_of_this_host_end_with_its_boot(pins: Pins, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(ME, host="elsewhere")
     for holder in (ME, other):
         pins.add(holder, "image")
@@ -99,7 +97,7 @@ def test_a_pin_of_this_host_does_not_outlive_its_boot_and_that_of_another_does(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"{}\n0\n", b"\xff" * 100])
-def test_what_is_no_pin_is_passed_over_and_removed(files: CacheFiles, pins: Pins, content: bytes) -> None:
+def test_a_damaged_pin_is_skipped_and_removed(files: CacheFiles, pins: Pins, content: bytes) -> None:
     pins.add(ME, "image")
     [name] = os.listdir(f"{files.root}/pins")
     Path(files.root, "pins", name).write_bytes(content)

@@ -30,7 +30,7 @@ asyncio.run(hold())
 """
 
 
-async def test_no_more_than_the_places_are_held_at_once(tmp_path: Path) -> None:
+async def test_no_more_permits_than_the_count_are_held(tmp_path: Path) -> None:
     slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 3, EXECUTOR)
     now, most = 0, 0
 
@@ -49,7 +49,7 @@ async def test_no_more_than_the_places_are_held_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_other_processes_count_and_the_dead_do_not(tmp_path: Path) -> None:
+async def test_live_processes_count_and_dead_ones_do_not(tmp_path: Path) -> None:
     slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
     holders = [
         await asyncio.create_subprocess_exec(
@@ -73,7 +73,7 @@ async def test_other_processes_count_and_the_dead_do_not(tmp_path: Path) -> None
             await holder.wait()
 
 
-async def test_a_place_is_given_back_when_its_holder_is_cancelled(tmp_path: Path) -> None:
+async def test_cancellation_releases_a_permit(tmp_path: Path) -> None:
     slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 1, EXECUTOR)
 
     async def hold() -> None:
@@ -103,7 +103,7 @@ class Probes:
 
 
 @pytest.mark.slow
-async def test_tasks_that_wait_look_together_and_ever_more_seldom(
+async def test_waiting_tasks_probe_together_with_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand waiting tasks cost the server as much as one."""
@@ -123,7 +123,7 @@ async def test_tasks_that_wait_look_together_and_ever_more_seldom(
     await slots.close()
 
 
-async def test_a_permit_goes_from_range_to_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_permit_is_passed_from_range_to_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probes, slots = Probes(monkeypatch), SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
     for _ in range(100):
         async with slots.hold():
@@ -133,7 +133,7 @@ async def test_a_permit_goes_from_range_to_range(tmp_path: Path, monkeypatch: py
     assert os.listdir(tmp_path / "v1/locks") == []
 
 
-async def test_a_permit_that_nobody_wants_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_permit_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastpull.cache.locking.shared_semaphore._IDLE_SECONDS", 0.05)
     slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 1, EXECUTOR)
     async with slots.hold():
@@ -146,7 +146,7 @@ async def test_a_permit_that_nobody_wants_is_given_back(tmp_path: Path, monkeypa
     await slots.close()
 
 
-async def test_other_processes_get_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_processes_get_a_permit_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastpull.cache.locking.shared_semaphore._MAX_PASSING_SECONDS", 0.1)
     store = Store(str(tmp_path))
     busy, other = (SharedSemaphore(store.connection_permit, 1, EXECUTOR) for _ in range(2))
@@ -166,7 +166,7 @@ async def test_other_processes_get_their_turn(tmp_path: Path, monkeypatch: pytes
     await other.close()
 
 
-async def test_an_error_reaches_a_task_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_reaches_a_waiting_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slots = SharedSemaphore(Store(str(tmp_path)).connection_permit, 2, EXECUTOR)
 
     def fail(_: FileLock) -> bool:

@@ -68,14 +68,14 @@ def test_the_root_is_private_and_a_shared_one_stays_shared(tmp_path: Path) -> No
     assert stat.S_IMODE(os.stat(shared.blob_path(DIGEST)).st_mode) == 0o444
 
 
-def test_what_is_missing_is_a_miss(store: Store) -> None:
+def test_a_missing_blob_is_a_miss(store: Store) -> None:
     assert store.find(DIGEST) is None
     assert store.read_document(DIGEST, 100) is None
     assert store.indexes.read(DIGEST) is None
     assert not store.remove(DIGEST)
 
 
-def test_a_blob_of_another_size_than_its_seal_is_quarantined(store: Store) -> None:
+def test_a_blob_that_contradicts_the_size_in_its_metadata_is_quarantined(store: Store) -> None:
     put(store)
     os.chmod(store.blob_path(DIGEST), 0o600)
     os.truncate(store.blob_path(DIGEST), 10)
@@ -84,7 +84,7 @@ def test_a_blob_of_another_size_than_its_seal_is_quarantined(store: Store) -> No
     assert Orphans(store).size_of("trash") == 10
 
 
-def test_a_removed_blob_reads_on_where_it_is_open(store: Store) -> None:
+def test_an_open_blob_stays_readable_after_removal(store: Store) -> None:
     put(store)
     blob = store.find(DIGEST)
     assert blob is not None
@@ -94,7 +94,7 @@ def test_a_removed_blob_reads_on_where_it_is_open(store: Store) -> None:
     blob.close()
 
 
-def test_a_corrupt_document_is_quarantined_and_a_miss(store: Store) -> None:
+def test_a_corrupt_document_is_a_miss_and_quarantined(store: Store) -> None:
     store.write_document(DIGEST, CONTENT, FINGERPRINT, sync=False)
     assert store.read_document(DIGEST, 1 << 20) == CONTENT
     path = store.blob_path(DIGEST)
@@ -105,7 +105,7 @@ def test_a_corrupt_document_is_quarantined_and_a_miss(store: Store) -> None:
     assert store.is_missing(DIGEST)
 
 
-def test_a_symbolic_link_is_no_blob_and_goes(store: Store, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_place_of_a_blob_is_removed(store: Store, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(CONTENT)
     os.symlink(tmp_path / "elsewhere", store.blob_path(DIGEST))
     assert store.find(DIGEST) is None
@@ -137,12 +137,12 @@ def is_fresh(store: Store) -> bool:
     return blob.metadata is not None and blob.metadata.is_fresh
 
 
-def test_a_blob_of_this_boot_is_believed(store: Store) -> None:
+def test_the_metadata_of_this_boot_is_trusted(store: Store) -> None:
     put(store)
     assert is_fresh(store)
 
 
-def test_a_blob_of_an_earlier_boot_is_not_believed_unless_it_was_synced(store: Store) -> None:
+def test_the_metadata_of_an_earlier_boot_is_trusted_only_if_synced(store: Store) -> None:
     put(store)
     rewrite_metadata(store, boot="another")
     assert not is_fresh(store)
@@ -150,7 +150,7 @@ def test_a_blob_of_an_earlier_boot_is_not_believed_unless_it_was_synced(store: S
     assert is_fresh(store)
 
 
-def test_a_blob_that_was_verified_again_is_believed_again(store: Store) -> None:
+def test_refreshed_metadata_is_trusted_again(store: Store) -> None:
     put(store)
     rewrite_metadata(store, boot="another")
     blob = store.find(DIGEST)
@@ -161,9 +161,7 @@ def test_a_blob_that_was_verified_again_is_believed_again(store: Store) -> None:
 
 
 @pytest.mark.parametrize("boot", ["this", "another"])
-def test_a_blob_that_was_there_before_is_synced_when_that_is_asked_for(
-    store: Store, monkeypatch: pytest.MonkeyPatch, boot: str
-) -> None:
+def test_an_existing_blob_is_synced_on_demand(store: Store, monkeypatch: pytest.MonkeyPatch, boot: str) -> None:
     put(store)
     if boot == "another":
         rewrite_metadata(store, boot=boot)
@@ -182,7 +180,7 @@ def test_a_blob_that_was_there_before_is_synced_when_that_is_asked_for(
 
 
 @pytest.mark.parametrize(("number", "is_told"), [(errno.EIO, True), (errno.EDQUOT, True), (errno.EROFS, False)])
-def test_a_seal_that_does_not_reach_the_disk_is_told_to_who_asked_for_that(
+def test_metadata_that_cannot_be_synced_is_an_error_if_sync_is_demanded(
     store: Store, monkeypatch: pytest.MonkeyPatch, number: int, is_told: bool
 ) -> None:
     def fail(_: int) -> None:
@@ -199,7 +197,7 @@ def test_a_seal_that_does_not_reach_the_disk_is_told_to_who_asked_for_that(
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"null", b"[1]", b'{"size": "1"}', b"\xff"])
-def test_a_damaged_seal_is_no_seal(store: Store, content: bytes) -> None:
+def test_damaged_metadata_counts_as_missing(store: Store, content: bytes) -> None:
     put(store)
     os.chmod(store.blob_path(DIGEST) + ".seal", 0o600)
     with open(store.blob_path(DIGEST) + ".seal", "wb") as file:
@@ -207,7 +205,7 @@ def test_a_damaged_seal_is_no_seal(store: Store, content: bytes) -> None:
     assert not is_fresh(store)
 
 
-def test_sync_is_noted_in_the_seal(store: Store) -> None:
+def test_sync_is_recorded_in_the_metadata(store: Store) -> None:
     put(store, sync=True)
     blob = store.find(DIGEST)
     assert blob is not None
@@ -224,7 +222,7 @@ def test_an_unwritable_cache_is_a_cache_error(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in str(caught.value)
 
 
-def test_what_is_deleted_under_a_running_client_is_made_again(store: Store) -> None:
+def test_directories_deleted_under_a_running_client_are_recreated(store: Store) -> None:
     shutil.rmtree(os.path.join(store.root, "partial"))
     shutil.rmtree(os.path.join(store.root, "index"))
     digest = put(store)
