@@ -576,9 +576,7 @@ async def test_embedded_data_saves_a_request(shelf: ObjectShelf, pull: Pull) -> 
     [("AAAA", "'data' has 3 bytes"), ("not base64", "not base64"), (7, "not a string"), ("", "0 bytes")],
 )
 @pytest.mark.parametrize("what", ["config", "layer"])
-async def test_wrong_embedded_data_is_refused(
-    shelf: ObjectShelf, pull: Pull, what: str, data: Any, words: str
-) -> None:
+async def test_wrong_embedded_data_is_refused(shelf: ObjectShelf, pull: Pull, what: str, data: Any, words: str) -> None:
     layer = stored([file("f")])
     config, blob = shelf.config(layer), shelf.blob(layer.blob, GZIP)
     (config if what == "config" else blob)["data"] = data
@@ -599,7 +597,9 @@ async def test_embedded_data_of_the_right_size_is_hashed(shelf: ObjectShelf, pul
 @pytest.mark.parametrize(
     "layer_type", [media_types.OCI_FOREIGN_LAYER + "+gzip", media_types.DOCKER_FOREIGN_LAYER + ".gzip"]
 )
-async def test_urls_of_descriptors_are_never_used(shelf: ObjectShelf, pull: Pull, settings: Settings, layer_type: str) -> None:
+async def test_urls_of_descriptors_are_never_used(
+    shelf: ObjectShelf, pull: Pull, settings: Settings, layer_type: str
+) -> None:
     async with FaultyRegistry() as elsewhere:
         layer = stored([file("f")])
         blob = shelf.blob(layer.blob, layer_type, urls=[f"http://{elsewhere.address}/layer"])
@@ -658,9 +658,7 @@ def chunked(tar: bytes) -> bytes:
     [(GZIP, None), (ZSTD, zstd), (ZSTD, chunked), (media_types.OCI_LAYER, bytes)],
     ids=["gzip", "zstd", "zstd:chunked", "tar"],
 )
-async def test_supported_layer_compressions(
-    shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any
-) -> None:
+async def test_supported_layer_compressions(shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any) -> None:
     content = os.urandom(100_000)
     shelf.document(shelf.image(stored([file("f", content)], compress), layer_type=layer_type))
     assert ((await pull()) / "f").read_bytes() == content
@@ -686,7 +684,9 @@ def test_layers_that_skopeo_compressed_are_read(tmp_path: Path, settings: Settin
     "objects", "a media type that contradicts the layer's compression: the content decides (documented deviation)"
 )
 @pytest.mark.parametrize(("layer_type", "compress"), [(GZIP, zstd), (ZSTD, None), (GZIP, bytes)])
-async def test_the_bytes_of_a_layer_decide_on_its_compression(shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any) -> None:
+async def test_the_bytes_of_a_layer_decide_on_its_compression(
+    shelf: ObjectShelf, pull: Pull, layer_type: str, compress: Any
+) -> None:
     shelf.document(shelf.image(stored([file("f")], compress), layer_type=layer_type))
     assert names(await pull()) == {"f"}
 
