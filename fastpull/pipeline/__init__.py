@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 from fastpull._lazy import lazy_face
 
 if TYPE_CHECKING:
-    from fastpull.pipeline.context import make_context
-    from fastpull.pipeline.outputs import OutputTask, warm_source
+    from fastpull.pipeline.context import make_context as make_context  # internal, loaded on first use
+    from fastpull.pipeline.outputs import OutputTask as OutputTask
+    from fastpull.pipeline.outputs import warm_source as warm_source
     from fastpull.pipeline.report import PullReport
     from fastpull.pipeline.settings_check import check_settings
 
 __all__ = [
-    "OutputTask",
     "PullReport",
     "check_settings",
-    "make_context",
-    "warm_source",
 ]
 
 if not TYPE_CHECKING:
