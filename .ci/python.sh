@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that an interpreter can make virtual environments and build extensions: as root on Debian by installing
-# what it lacks, otherwise by naming it.
+# Check that an interpreter can create virtual environments and build extensions. As root on Debian, this installs the
+# missing packages; otherwise it prints them.
 python=$1
 
 can_build() {
@@ -15,5 +15,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
         gcc libc6-dev python3 python3-dev python3-venv >/dev/null && can_build && exit 0
 fi
-echo "fastpull is built with Python 3.11 or later, its headers and gcc: apt-get install gcc python3-dev python3-venv" >&2
+echo "building fastpull needs Python 3.11 or later, its headers and gcc; run: apt-get install gcc python3-dev python3-venv" >&2
 exit 1

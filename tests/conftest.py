@@ -1,4 +1,4 @@
-"""Fixtures that all tests share, and the rule for tests that need root or other programs."""
+"""Fixtures of all tests, and the rule for tests that need root or other programs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tests.support.layers import file, publish
 from tests.support.registry import FaultyRegistry
 from tests.support.tokens import FakeTokenServer, GuardedRegistry
 
-# a busy machine is no failure
+# deadlines would fail on a busy machine
 hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("busy")
 
-os.environ["FASTPULL_BENCH_DIR"] = bench_folder()  # real images are shared with the benchmark
+os.environ["FASTPULL_BENCH_DIR"] = bench_folder()  # share real images with the benchmark
 _KEPT = ("FASTPULL_BENCH_DIR", "FASTPULL_NO_EXTENSIONS", "FASTPULL_TESTS_REQUIRE_ALL")
 
 REQUIRE_ALL = os.environ.get("FASTPULL_TESTS_REQUIRE_ALL") == "1"
-"""Set by continuous integration: a test that cannot run there is a failure, not a skip."""
+"""Whether a skipped test is a failure, as in continuous integration."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -41,20 +41,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Bytes that are no text have no name: all processes that share the tests have to find the same ones."""
+    """Name unprintable bytes by their argument, because all test processes need equal names."""
     return argname if isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable()) else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if REQUIRE_ALL and reporter is not None and reporter.stats.get("skipped"):
-        reporter.write_line("a test was skipped where all have to run", red=True)
+        reporter.write_line("a test was skipped, but FASTPULL_TESTS_REQUIRE_ALL=1 requires all tests", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reads the user's credentials, cache, proxies, mirrors or policy."""
+    """Hide the user's credentials, cache, proxies, mirrors and policy from all tests."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     for name in list(os.environ):
@@ -67,13 +67,13 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings with a cache of the test's own."""
+    """Return settings with a separate cache for the test."""
     return Settings(cache=str(tmp_path / "cache"), workers=2)
 
 
 @pytest.fixture
-def everybodys() -> Iterator[Path]:
-    """A directory that other users can enter."""
+def shared_directory() -> Iterator[Path]:
+    """Return a directory that other users can enter."""
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)
         where.chmod(0o755)
@@ -82,21 +82,21 @@ def everybodys() -> Iterator[Path]:
 
 @pytest.fixture
 async def registry() -> AsyncIterator[FaultyRegistry]:
-    """A loopback registry that does what it is told, also wrong things."""
+    """Run a loopback registry that can inject faults."""
     async with FaultyRegistry() as running:
         yield running
 
 
 @pytest.fixture
 async def tokens() -> AsyncIterator[FakeTokenServer]:
-    """A server that gives tokens away."""
+    """Run a token server."""
     async with FakeTokenServer() as running:
         yield running
 
 
 @pytest.fixture
 async def guarded(tokens: FakeTokenServer) -> AsyncIterator[GuardedRegistry]:
-    """A registry that wants those tokens, and has an image of one file."""
+    """Run a registry that requires these tokens, with an image of one file."""
     async with GuardedRegistry(tokens) as running:
         publish(running, [file("a")])
         yield running

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The programs that tests and benchmarks compare with: as root on Debian those that are missing are installed, otherwise
-# they are named, and the tests that need them are skipped.
+# Programs that tests and benchmarks compare with. As root on Debian, this installs the missing ones. Otherwise it prints
+# their packages, and tests that need them are skipped.
 packages=""
 for pair in buildah:buildah bwrap:bubblewrap ch-run:charliecloud crun:crun debootstrap:debootstrap \
     docker-registry:docker-registry htpasswd:apache2-utils mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs \
@@ -16,5 +16,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages \
         ca-certificates >/dev/null
 else
-    echo "not installed, so that some tests are skipped (apt-get install$packages)" >&2
+    echo "some programs are missing and their tests will be skipped; run: apt-get install$packages" >&2
 fi

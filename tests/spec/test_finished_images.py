@@ -257,10 +257,10 @@ async def test_a_pin_made_during_removal_is_respected_or_waits(
 @pytest.mark.root
 @pytest.mark.parametrize("shared", [False, True], ids=["own images", "shared images"])
 async def test_another_user_s_image_is_used_only_with_shared_images(
-    registry: FaultyRegistry, everybodys: Path, shared: bool
+    registry: FaultyRegistry, shared_directory: Path, shared: bool
 ) -> None:
     """No digest proves that a finished image has the content of its name."""
-    cache, outputs = everybodys / "cache", everybodys / "outputs"
+    cache, outputs = shared_directory / "cache", shared_directory / "outputs"
     for place in (cache, outputs):
         place.mkdir()
         place.chmod(0o777)

@@ -234,16 +234,16 @@ async def test_a_file_that_would_be_in_the_output_is_refused(
 @pytest.mark.root
 @pytest.mark.parametrize("flag", SIDE_OUTPUTS)
 async def test_a_folder_that_may_not_be_written_to_is_said_before_the_pull(
-    registry: FaultyRegistry, everybodys: Path, flag: str
+    registry: FaultyRegistry, shared_directory: Path, flag: str
 ) -> None:
     reference = publish(registry, [file("a")])
-    everybodys.chmod(0o777)
-    (everybodys / "roots").mkdir(mode=0o755)
-    arguments = ("pull", reference, "-o", f"{everybodys}/out/", flag, f"{everybodys}/roots/x")
-    ended = await run(*arguments, cache=f"{everybodys}/cache", as_nobody=True)
+    shared_directory.chmod(0o777)
+    (shared_directory / "roots").mkdir(mode=0o755)
+    arguments = ("pull", reference, "-o", f"{shared_directory}/out/", flag, f"{shared_directory}/roots/x")
+    ended = await run(*arguments, cache=f"{shared_directory}/cache", as_nobody=True)
     assert (ended.code, "permission denied" in ended.err) == (31, True)
     assert registry.asked == []
-    assert not (everybodys / "out").exists()
+    assert not (shared_directory / "out").exists()
 
 
 async def test_two_files_beside_the_output_are_not_one(

@@ -274,13 +274,13 @@ async def test_an_image_cannot_speak_for_fastpull(registry: FaultyRegistry, sett
 
 @pytest.mark.root
 async def test_a_plain_user_s_read_only_root_has_a_marker(
-    registry: FaultyRegistry, settings: Settings, everybodys: Path
+    registry: FaultyRegistry, settings: Settings, shared_directory: Path
 ) -> None:
-    everybodys.chmod(0o777)
+    shared_directory.chmod(0o777)
     reference = publish(registry, [folder("", 0o555), *ROOTFS])
-    arguments = ("pull", reference, "-o", f"{everybodys}/out/")
+    arguments = ("pull", reference, "-o", f"{shared_directory}/out/")
     for expected in (False, True):
-        ended = await run(*arguments, cache=f"{everybodys}/cache", as_nobody=True)
+        ended = await run(*arguments, cache=f"{shared_directory}/cache", as_nobody=True)
         assert ended.code == 0, ended.err
         assert ("already there" in ended.err) == expected
 

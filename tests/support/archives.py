@@ -1,6 +1,6 @@
-"""Archives by chance: every kind of header that tar has known, put together rightly and wrongly.
+"""Random tar archives with every known kind of header, valid or not.
 
-All choices come from one source of randomness, so that a campaign repeats them by a seed, and hypothesis shrinks them.
+All choices come from one random source, so that a campaign repeats them from a seed and hypothesis shrinks them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ODD_PIECES = ((0, 5), (1000, 512), (3000, 7), (4096, 600))
 
 
 def random_archive(choose: random.Random, odd: float) -> bytes:
-    """An archive of a few members.
+    """Return an archive of a few members.
 
     Args:
-        choose: makes all choices.
-        odd: how likely each of them is one that well-behaved writers do not make; 0 for none.
+        choose: source of all choices.
+        odd: probability of each choice that a valid writer does not make; 0 for a valid archive.
     """
     maker = _Maker(choose, odd)
     data = b"".join(maker.member() for _ in range(choose.randrange(1, 5))) + maker.end()
@@ -59,7 +59,7 @@ class _Maker:
         )
 
     def number(self, value: int, width: int) -> bytes:
-        """A number in a header, in one of its spellings."""
+        """Return a number in one of its header encodings."""
         octal = b"%o" % value
         usual = [
             octal.rjust(width - 1, b"0") + b"\0",
@@ -129,7 +129,7 @@ class _Maker:
     def names(
         self, name: bytes, link: bytes, magic: bytes, records: list[tuple[bytes, bytes]]
     ) -> tuple[bytes, bytes, bytes, bytes]:
-        """What stands before a header for its names, the header's own name, link and prefix."""
+        """Return the extension headers of the names, and name, link and prefix of the header itself."""
         choose, before, prefix = self._choose, [], b""
         if len(name) > 100 or choose.random() < 0.15:
             cut = name.find(b"/", max(0, len(name) - 101), 155)
@@ -145,7 +145,7 @@ class _Maker:
         return b"".join(before), name, link, prefix
 
     def long(self, text: bytes, flag: bytes, key: bytes, records: list[tuple[bytes, bytes]]) -> bytes:
-        """A name that is too long for its field, as a header or one record more."""
+        """Return a long name as a GNU header or a pax record."""
         if self._choose.random() < 0.5:
             if self.is_odd():
                 return pax((key, text))
@@ -155,7 +155,7 @@ class _Maker:
 
     def records(self, name: bytes, size: int) -> list[tuple[bytes, bytes]]:
         found = [self.pax_record(name, size) for _ in range(self._choose.randrange(1, 4))]
-        if not self.is_odd():  # each once, and no name that another header has
+        if not self.is_odd():  # each name once, and none of another header
             found = [pair for pair in dict(found).items() if pair[0] != b"path"]
         return found
 
@@ -205,7 +205,7 @@ class _Maker:
         return extended(self.one_of(usual, odd), b"g")
 
     def sparse(self) -> bytes:
-        """A sparse file, in one of the four encodings."""
+        """Return a sparse file in one of the four encodings."""
         choose = self._choose
         pairs = sorted(choose.sample(_ODD_PIECES if self.is_odd() else _PIECES, choose.randrange(1, 4)))
         real = 8192 if choose.random() < 0.7 else pairs[-1][0] + pairs[-1][1]
@@ -237,7 +237,7 @@ class _Maker:
         return pax(*((b"GNU.sparse." + key, value) for key, value in records)) + header + padded(stored)
 
     def checked(self, header: bytes) -> bytes:
-        """The header with its checksum in one of its spellings."""
+        """Return the header with its checksum in one of its encodings."""
         zeroed = header[:148] + b" " * 8 + header[156:]
         total = sum(zeroed)
         signed = sum(byte - 256 if byte > 127 else byte for byte in zeroed)
@@ -267,7 +267,7 @@ class _Maker:
         )
 
     def damaged(self, data: bytes) -> bytes:
-        """The archive with a byte or two changed; the checksum of the header is made right again, mostly."""
+        """Return the archive with one or two changed bytes, mostly with a corrected header checksum."""
         changed, choose = bytearray(data), self._choose
         for _ in range(choose.randrange(1, 3)):
             start = choose.randrange(len(changed)) // 512 * 512

@@ -1,4 +1,4 @@
-"""A filesystem of its own, whose power can be cut: ext4 on a loop device."""
+"""An ext4 filesystem on a loop device with simulated power cuts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN of include/uapi/linux/ext4.h
 
 
 class DiskCut(IntEnum):
-    """What a power cut takes with it; the values are the kernel's ``EXT4_GOING_FLAGS_*``.
+    """The data lost in a power cut, as the kernel's ``EXT4_GOING_FLAGS_*``.
 
-    ``DATA``: the bytes that were not written back, while what the journal says of files is there.
-    ``ALL``: that, too, since the journal was last committed.
+    ``DATA``: bytes that were not written back; the journal stays.
+    ``ALL``: also the journal since its last commit.
     """
 
     DATA = 1
@@ -29,11 +29,11 @@ class Disk:
     """An ext4 filesystem in a file, mounted through a loop device; needs root.
 
     Args:
-        folder: gets the file, and the mount point.
-        size: in bytes.
+        folder: folder for the file and the mount point.
+        size: size in bytes.
 
     Attributes:
-        place: where it is mounted.
+        place: mount point.
     """
 
     def __init__(self, folder: Path, size: int = 192 << 20) -> None:
@@ -44,18 +44,17 @@ class Disk:
             file.truncate(size)
 
     def format(self) -> None:
-        """Makes it empty; what was on it stays below, to be seen where a filesystem shows what was never written."""
+        """Format the disk; old bytes stay, so that reads of unwritten blocks become visible."""
         subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", self._image], check=True)
 
     def mount(self, options: str = "defaults") -> None:
-        """Mounts it; after a cut the journal is replayed. Nothing is committed without being asked for."""
+        """Mount the disk, and replay the journal after a cut; nothing is committed without a request."""
         subprocess.run(["mount", "-o", f"loop,commit=1000,{options}", self._image, self.place], check=True)
 
     def unmount(self) -> None:
-        """Unmounts it, and goes on with a copy.
+        """Unmount the disk, and continue with a copy of its file.
 
-        Whoever has made a mount namespace meanwhile keeps the mount, and with it the filesystem, in whatever state it
-        is: of the same file, the next mount would be of that.
+        A mount namespace created meanwhile keeps the old mount. The next mount of the same file would share its state.
         """
         subprocess.run(["umount", self.place], check=True)
         copy = self._image.with_suffix(".copy")
@@ -63,7 +62,7 @@ class Disk:
         copy.replace(self._image)
 
     def settle(self) -> None:
-        """Writes everything back, as the kernel does from time to time."""
+        """Write all dirty data back, as the kernel does periodically."""
         fd = os.open(self.place, os.O_RDONLY)
         try:
             error_number = sync_filesystem(fd)
@@ -73,7 +72,7 @@ class Disk:
             raise OSError(error_number, os.strerror(error_number))
 
     def cut(self, what: DiskCut) -> None:
-        """Cuts the power: from now on nothing reaches the disk. Raises OSError where the kernel refuses."""
+        """Cut the power, so that no further write reaches the disk; raises OSError where the kernel refuses."""
         fd = os.open(self.place, os.O_RDONLY)
         try:
             fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", what))

@@ -1,4 +1,4 @@
-"""Both engines of the tar stage, for tests that hold them to one contract."""
+"""Both scanner engines, for tests of their common contract."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENGINES = [NATIVE, REFERENCE]
 
 @dataclass
 class Scanned:
-    """What a scanner made of a stream."""
+    """The result of a scan."""
 
     fault: Fault
     index: LayerIndex
@@ -43,14 +43,14 @@ class Scanned:
 
     @property
     def verdict(self) -> tuple[Any, ...]:
-        """All that two engines have to agree on."""
+        """Return the values that both engines have to agree on."""
         if self.fault:
             return (self.fault,)
         return (self.fault, list(self.index), self.contents)
 
 
 def scan(engine: Engine, data: bytes, chunk: int = 1 << 20) -> Scanned:
-    """Feeds a stream in chunks, and puts the payload of each file together from its spans."""
+    """Feed a stream in chunks, and assemble the payload of each file from its spans."""
     running = engine.scanner()
     parts: dict[int, list[tuple[int, bytes]]] = {}
     flags: dict[int, list[int]] = {}

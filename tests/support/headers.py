@@ -1,4 +1,4 @@
-"""Headers of tar archives, field by field, right or wrong."""
+"""Tar headers, built field by field, valid or not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def block(
     tail: bytes = b"",
     checksum: bytes | None = None,
 ) -> bytes:
-    """A header, field by field, right or wrong."""
+    """Return a header from its fields, valid or not."""
     said = size if isinstance(size, bytes) else b"%011o\0" % size
     made = b"".join(
         (

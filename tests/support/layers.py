@@ -1,4 +1,4 @@
-"""Making layers: entries in a few letters, and images of them."""
+"""Short constructors of entries, layers and images."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ def opaque(path: str) -> Member:
 
 
 def index(*members: Member) -> LayerIndex:
-    """The index of a layer that holds these, without the way over a tar."""
+    """Return the index of a layer with these members, without a tar."""
     return LayerIndex.of(entry for entry, _ in members)
 
 
 @dataclass
 class StoredLayer:
-    """A layer as a registry has it."""
+    """A layer as stored in a registry."""
 
     blob: bytes
     diff_id: str
 
 
 def stored(members: Iterable[Member] | bytes, compress: Any = None) -> StoredLayer:
-    """A layer of members, or of the bytes of a tar; gzip unless told otherwise."""
+    """Return a layer of members or of the bytes of a tar, compressed with gzip by default."""
     tar = members if isinstance(members, bytes) else archive(members)
     blob = gzip.compress(tar, 1, mtime=0) if compress is None else compress(tar)
     return StoredLayer(blob, "sha256:" + hashlib.sha256(tar).hexdigest())
 
 
 def with_window(log: int) -> Callable[[bytes], bytes]:
-    """Compression as one zstd frame that asks for a window of 2^log bytes."""
+    """Return a compression function for one zstd frame with a window of 2^log bytes."""
 
     def compress(tar: bytes) -> bytes:
         parameters = zstandard.ZstdCompressionParameters(window_log=log, enable_ldm=False)
@@ -89,7 +89,7 @@ def publish(
     tag: str = "v1",
     **config: Any,
 ) -> str:
-    """Puts an image into a registry and returns its reference."""
+    """Add an image to a registry, and return its reference."""
     made = [layer if isinstance(layer, StoredLayer) else stored(layer) for layer in layers]
     registry.add_image(name, tag, [layer.blob for layer in made], [layer.diff_id for layer in made], **config)
     return f"{registry.address}/{name}:{tag}"

@@ -1,4 +1,4 @@
-"""Random stacks of layers in which much is below symbolic links."""
+"""Random stacks of layers with many entries below symbolic links."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _DEPTH = 3
 
 
 def random_stack(source: random.Random, names: list[str], *, markers: float = 0.0) -> list[list[Member]]:
-    """Layers of links, directories and files, many of them below links of their own layer or a lower one.
+    """Return layers of links, directories and files, many of them below links of the same or a lower layer.
 
     Args:
-        source: of the numbers.
-        names: that paths are made of.
+        source: random source.
+        names: components of the paths.
         markers: share of whiteouts and opaque markers among the entries.
     """
     stack: list[list[Member]] = []

@@ -1,6 +1,6 @@
-"""The merge once more, slowly: a dictionary of whole paths, and a full copy of it wherever one helps to think.
+"""A slow, obvious model of the merge: a dictionary of full paths, copied wherever that is simpler.
 
-Written from image-spec layer.md and the rules in docs/layers.md, without a look at the real one.
+It was written from image-spec layer.md and the rules in docs/layers.md, independently of the real merge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fastpull.layers.tree import entry_of, layer_of, origin_of
 
 Path = tuple[bytes, ...]
 Model = dict[Path, tuple[str, int | None]]
-"""For each path whether it is a ``dir`` or a ``leaf``, and the origin of what gives it its attributes."""
+"""For each path its kind, ``dir`` or ``leaf``, and the origin of its attributes."""
 
 
 class ModelRefused(Exception):
@@ -21,12 +21,12 @@ class ModelRefused(Exception):
 
 
 def merge_model(layers: Sequence[Sequence[Entry]], *, takes_lower_files_for_directories: bool = True) -> Model:
-    """The tree of layers.
+    """Return the tree of layers.
 
     Args:
-        layers: from the base to the top.
-        takes_lower_files_for_directories: replace lower files by directories where entries are below them; refuse the
-            layers otherwise, as umoci does.
+        layers: layers from the base to the top.
+        takes_lower_files_for_directories: replace lower files by directories where entries are below them; otherwise
+            refuse the layers, as umoci does.
     """
     tree: Model = {(): ("dir", None)} if takes_lower_files_for_directories else _StrictModel({(): ("dir", None)})
     for number, layer in enumerate(layers):
@@ -35,11 +35,11 @@ def merge_model(layers: Sequence[Sequence[Entry]], *, takes_lower_files_for_dire
 
 
 class _StrictModel(dict[Path, tuple[str, int | None]]):
-    """A model that refuses entries below files of any layer."""
+    """Return the tree, or refuse entries below files of any layer."""
 
 
 class _Preview(dict[Path, tuple[str, int | None]]):
-    """A copy of a model that remembers which of its paths were removed."""
+    """A copy of a model with the set of its removed paths."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -84,7 +84,7 @@ def _hidden(
     markers: list[tuple[Path, bytes]],
     aufs: dict[Path, int],
 ) -> list[tuple[Path, bytes]]:
-    """Where markers lead in the tree that their layer leaves, as far as the lower layers have made it."""
+    """Return the targets of markers in the tree after their layer, limited to entries of lower layers."""
     preview = _Preview(tree)
     for parents, name in markers:
         if preview.get(parents, ("", None))[0] == "dir":
@@ -167,7 +167,7 @@ def _steps(target: bytes) -> Path:
 
 
 def _resolve(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Path:
-    """The path without symbolic links and ``..``, whether anything is there or not."""
+    """Return the path without symbolic links and ``..``, whether it exists or not."""
     at: Path = ()
     pending, links = path, 0
     while pending:
@@ -190,7 +190,7 @@ def _resolve(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Path
 
 
 def _directory(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Path | None:
-    """Where a path leads, links followed; None unless to a directory."""
+    """Return the directory at a path, with links followed, or None."""
     try:
         where = _resolve(tree, path, layers)
     except ModelRefused:
@@ -199,7 +199,7 @@ def _directory(tree: Model, path: Path, layers: Sequence[Sequence[Entry]]) -> Pa
 
 
 def _make(tree: Model, number: int, path: Path, layers: Sequence[Sequence[Entry]]) -> Path:
-    """As `_directory`, but makes what is missing."""
+    """Return the directory at a path, like `_directory`, and create missing ones."""
     where = _resolve(tree, path, layers)
     ways = [where[:length] for length in range(1, len(where) + 1)]
     for way in ways:

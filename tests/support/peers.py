@@ -1,4 +1,4 @@
-"""Real programs that tests compare with."""
+"""Other programs that tests compare with."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 
 def skopeo(*arguments: str | Path) -> None:
-    """Runs skopeo."""
+    """Run skopeo."""
     subprocess.run(["skopeo", "--insecure-policy", *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 def umoci_unpack(layout: Path, tag: str, bundle: Path) -> Path:
-    """Unpacks with umoci, and returns the root filesystem."""
+    """Unpack with umoci, and return the root filesystem."""
     subprocess.run(["umoci", "unpack", "--image", f"{layout}:{tag}", bundle], check=True, stdout=subprocess.DEVNULL)
     return bundle / "rootfs"
 
 
 def unsquash(image: Path, tree: Path) -> Path:
-    """Extracts a squashfs image with unsquashfs."""
+    """Extract a squashfs image with unsquashfs."""
     subprocess.run(
         ["unsquashfs", "-no-progress", "-quiet", "-dest", tree, image], check=True, stdout=subprocess.DEVNULL
     )
@@ -30,7 +30,7 @@ def unsquash(image: Path, tree: Path) -> Path:
 
 @contextlib.contextmanager
 def mounted(image: Path, place: Path) -> Iterator[Path]:
-    """Has the kernel mount a squashfs image."""
+    """Mount a squashfs image with the kernel."""
     place.mkdir()
     subprocess.run(["mount", "-t", "squashfs", "-o", "loop,ro", image, place], check=True)
     try:
@@ -41,7 +41,7 @@ def mounted(image: Path, place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def on_xfs(folder: Path) -> Iterator[Path]:
-    """A filesystem whose files can share their blocks."""
+    """Mount an XFS filesystem, whose files can share blocks."""
     disk, place = folder / "xfs.img", folder / "xfs"
     place.mkdir()
     with disk.open("wb") as file:
@@ -56,7 +56,7 @@ def on_xfs(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted_by_user(image: Path, place: Path) -> Iterator[Path]:
-    """Has squashfuse mount a squashfs image."""
+    """Mount a squashfs image with squashfuse."""
     place.mkdir()
     process = subprocess.Popen(["squashfuse", "-f", image, place])
     try:

@@ -1,4 +1,4 @@
-"""The command as a process of its own."""
+"""The fastpull command as a separate process."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ sys.exit(main())
 async def start(
     *arguments: str | Path, cache: str, as_nobody: bool = False, under: Sequence[str] = (), **environment: str
 ) -> asyncio.subprocess.Process:
-    """Starts ``fastpull`` with a cache of its own, perhaps under another program.
+    """Start ``fastpull`` with its own cache, optionally under another program.
 
-    Root can have it run as a user without rights.
+    Root can start it as an unprivileged user.
     """
     return await asyncio.create_subprocess_exec(
         *under,
@@ -47,7 +47,7 @@ async def start(
 
 
 async def end(process: asyncio.subprocess.Process, patience_seconds: float = 60) -> ProcessResult:
-    """Waits for a process."""
+    """Wait for a process."""
     out, err = await asyncio.wait_for(process.communicate(), patience_seconds)
     assert process.returncode is not None
     return ProcessResult(process.returncode, (out or b"").decode(), err.decode())
@@ -56,22 +56,22 @@ async def end(process: asyncio.subprocess.Process, patience_seconds: float = 60)
 async def run(
     *arguments: str | Path, cache: str, as_nobody: bool = False, under: Sequence[str] = (), **environment: str
 ) -> ProcessResult:
-    """Runs the command to its end."""
+    """Run the command to its end."""
     return await end(await start(*arguments, cache=cache, as_nobody=as_nobody, under=under, **environment))
 
 
 def kill_unless_ended(process: asyncio.subprocess.Process, ending: asyncio.Task[ProcessResult]) -> bool:
-    """Kills a process, whose end is awaited; says whether it was there to be killed."""
+    """Kill a process with a pending `ending`, and return whether it still ran."""
     if ending.done():
         return False
     try:
         os.kill(process.pid, signal.SIGKILL)
-    except ProcessLookupError:  # it has ended at this moment
+    except ProcessLookupError:  # it ended meanwhile
         return False
     return True
 
 
 async def kill(process: asyncio.subprocess.Process, number: int = signal.SIGKILL) -> ProcessResult:
-    """Sends a signal, by the process's own id, and waits."""
+    """Send a signal to a process by its id, and wait for its end."""
     os.kill(process.pid, number)
     return await end(process)

@@ -1,4 +1,4 @@
-"""The importer, driven as pyxis drives it: by its path alone, no PATH, stdin empty, no other descriptors."""
+"""The importer, started like pyxis does: by its path, without PATH, with empty stdin and no other descriptors."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ async def call(*arguments: str, environment: dict[str, str]) -> ProcessResult:
 
 
 def step(cache: str, job: int | str = 7, number: int | str = 0, **more: str) -> dict[str, str]:
-    """The environment of a step, as little as it may be."""
+    """Return the minimal environment of a step."""
     return {"FASTPULL_CACHE": cache, "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(number), **more}

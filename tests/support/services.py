@@ -1,4 +1,4 @@
-"""Real services that tests start, on ports of 127.0.0.1."""
+"""Services that tests start on ports of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.logins import Authority
 
 @contextlib.contextmanager
 def docker_registry(folder: Path, authority: Authority, username: str, password: str) -> Iterator[str]:
-    """Debian's docker-registry with htpasswd and TLS; gives its address."""
+    """Run Debian's docker-registry with htpasswd and TLS, and yield its address."""
     folder.mkdir()
     hashed = subprocess.run(["htpasswd", "-niB", username], input=password.encode(), check=True, capture_output=True)
     (folder / "htpasswd").write_bytes(hashed.stdout)
@@ -27,15 +27,15 @@ def docker_registry(folder: Path, authority: Authority, username: str, password:
 
 @contextlib.contextmanager
 def nginx(folder: Path, address: str, servers: str) -> Iterator[Path]:
-    """Debian's nginx, from when it listens.
+    """Run Debian's nginx, and wait until it listens.
 
     Args:
-        folder: made for its files.
-        address: of one of its servers.
-        servers: the ``server`` blocks of its configuration.
+        folder: folder to create for its files.
+        address: address of one of its servers.
+        servers: ``server`` blocks of its configuration.
 
     Yields:
-        Its log, a line for each request: ``REQUEST|AUTHORIZATION|COOKIE|RANGE|STATUS``.
+        The path of its log, with a line for each request: ``REQUEST|AUTHORIZATION|COOKIE|RANGE|STATUS``.
     """
     folder.mkdir()
     log = folder / "requests"
@@ -58,7 +58,7 @@ def nginx(folder: Path, address: str, servers: str) -> Iterator[Path]:
                 break
             time.sleep(0.01)
         else:
-            raise AssertionError("nginx does not answer")
+            raise AssertionError("nginx does not respond")
         yield log
     finally:
         process.terminate()

@@ -1,6 +1,6 @@
-"""A Slurm of two nodes on this machine: munged, slurmctld and two slurmd, with files and ports of their own.
+"""A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd, with separate files and ports.
 
-Each node has a local disk of its own, in a mount namespace, at the same path. Needs root.
+Each node has its own local disk at the same path, in a mount namespace. Needs root.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ PartitionName=all Nodes=n1,n2 Default=YES State=UP OverSubscribe=FORCE:8
 
 @dataclass
 class Slurm:
-    """A cluster.
+    """A running cluster.
 
     Attributes:
-        folder: with its configuration; ``folder/shared`` is for all nodes.
-        local: the path of the local disk, another one on each node.
-        environment: of commands.
+        folder: folder of its configuration; ``folder/shared`` is shared by all nodes.
+        local: path of the local disk, which differs on each node.
+        environment: environment of commands.
     """
 
     folder: Path
@@ -71,7 +71,7 @@ class Slurm:
     environment: dict[str, str] = field(default_factory=dict)
 
     async def start(self, *command: str | Path, **environment: str) -> asyncio.subprocess.Process:
-        """Starts a command of Slurm's."""
+        """Start a Slurm command."""
         return await asyncio.create_subprocess_exec(
             *map(str, command),
             env={**os.environ, **self.environment, **environment},
@@ -82,13 +82,13 @@ class Slurm:
         )
 
     async def run(self, *command: str | Path, **environment: str) -> ProcessResult:
-        """Runs a command of Slurm's to its end."""
+        """Run a Slurm command to its end."""
         process = await self.start(*command, **environment)
         out, err = await asyncio.wait_for(process.communicate(), 90)
         return ProcessResult(process.returncode or 0, out.decode(), err.decode())
 
     async def batch(self, *command: str | Path, **environment: str) -> int:
-        """Has ``sbatch`` run a script, and returns its exit code; ``sbatch --wait`` looks seldom."""
+        """Run a script with ``sbatch``, and return its exit code; ``sbatch --wait`` would poll rarely."""
         ended = await self.run("sbatch", "--parsable", *command, **environment)
         assert ended.code == 0, ended.err
         async with asyncio.timeout(90):
@@ -103,7 +103,7 @@ class Slurm:
                 await asyncio.sleep(0.1)
 
     async def job(self, name: str) -> str:
-        """The number of the running job of that name; waits for it."""
+        """Wait for a running job by name, and return its number."""
         async with asyncio.timeout(60):
             while True:
                 found = await self.run("squeue", "--noheader", f"--name={name}", "--states=running", "--format=%i")
@@ -112,17 +112,17 @@ class Slurm:
                 await asyncio.sleep(0.05)
 
     def logs(self) -> str:
-        """What the daemons say, for messages."""
+        """Return the logs of the daemons, for messages."""
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
 
 
 @contextlib.contextmanager
 def slurm(folder: Path, prolog: str = "#!/bin/sh\nexit 0\n") -> Iterator[Slurm]:
-    """Runs a cluster.
+    """Run a cluster.
 
     Args:
-        folder: that is there, and empty.
-        prolog: of each job on each node.
+        folder: an existing empty folder.
+        prolog: prolog script of each job on each node.
     """
     for name in ("state", "shared", "local", *(f"spool-{node}" for node in NODES)):
         (folder / name).mkdir()

@@ -1,4 +1,4 @@
-"""What other programs read in a tar archive: GNU tar, and Python's tarfile."""
+"""Tar archives as read by GNU tar and Python's tarfile."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.support.engines import Scanned
 
 @dataclass(frozen=True)
 class TarMember:
-    """One member, as far as readers have to agree.
+    """A member, with the attributes that readers have to agree on.
 
     Attributes:
-        path: without what does not tell places apart: leading, trailing and double slashes, and dots.
-        type: what it is.
-        link: a target, of a hard link in the form of ``path``.
-        content: of a file, holes included.
+        path: normalized path, without leading, trailing and double slashes, and dots.
+        type: type of the member.
+        link: link target; normalized for hard links.
+        content: content of a file, including holes.
     """
 
     path: bytes
@@ -35,11 +35,11 @@ class TarMember:
 
 
 class ReaderRefused(Exception):
-    """The reader says that the archive is no good."""
+    """The reader refused the archive."""
 
 
 def by_scanner(found: Scanned) -> list[TarMember]:
-    """What a scanner of ours made of it."""
+    """Return the members that a scanner of fastpull found."""
     return [
         TarMember(entry.path, entry.type, entry.linkname, found.contents.get(number, b""))
         for number, entry in enumerate(found.index)
@@ -47,10 +47,10 @@ def by_scanner(found: Scanned) -> list[TarMember]:
 
 
 def by_tarfile(data: bytes) -> list[TarMember]:
-    """Reads with Python's library; where it stops without a word, so does the list.
+    """Read with Python's library; the list ends where the library stops silently.
 
     Raises:
-        Refused: it raises an error, of whatever kind.
+        ReaderRefused: The library raised an error.
     """
     types = {
         tarfile.LNKTYPE: EntryType.HARDLINK,
@@ -75,7 +75,7 @@ def by_tarfile(data: bytes) -> list[TarMember]:
     return found
 
 
-_BORDER = b"3f9a51c07be24d68"  # before each name, so that a line is told from the contents of files
+_BORDER = b"3f9a51c07be24d68"  # a prefix of each line, which separates it from file contents
 _LINE = re.compile(
     rb'(?P<type>[-a-zA-Z])[-a-zA-Z]{9} \S+ +(?P<size>\d+|\d+,\d+) \S+ \S+ +"%b(?P<path>(?:[^"\\]|\\.)*)"/?'
     rb'(?: (?:->|link to) "(?P<link>(?:[^"\\]|\\.)*)")?\n' % _BORDER
@@ -84,7 +84,7 @@ _OPTIONS = (
     "--extract",
     "--to-stdout",
     *("--verbose", "--verbose", "--numeric-owner", "--quoting-style=c", "--full-time", "--warning=none"),
-    "--absolute-names",  # nothing is written to files; without it, `..` in a name is an error
+    "--absolute-names",  # no file is written; without this option, `..` in a name is an error
     *("--show-transformed-names", f"--transform=s,^,{_BORDER.decode()},rSH"),
 )
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
@@ -102,10 +102,10 @@ _LETTERS = {
 
 
 def by_gnu_tar(data: bytes) -> list[TarMember]:
-    """Reads with GNU tar: one process says what there is, each line before the content of its file.
+    """Read with GNU tar: one process prints each member's line before its content.
 
     Raises:
-        Refused: it ends with an error, or warns of something.
+        ReaderRefused: GNU tar failed or printed a warning.
     """
     done = subprocess.run(
         ["tar", *_OPTIONS, "--file=-"],

@@ -1,4 +1,4 @@
-"""Programs on a pseudoterminal, and the screen that they leave."""
+"""Programs on a pseudoterminal, and their screen."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _TOKEN = re.compile(r"\x1b\[(\d*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)|(.)", re.DO
 
 
 class Screen:
-    """What a terminal shows: text that wraps, line ends, ``CSI A``, ``CSI J`` and ``CSI K``; anything else is an error.
+    """A terminal emulator for wrapped text, line ends, ``CSI A``, ``CSI J`` and ``CSI K``; all else is an error.
 
     Attributes:
-        lines: from the first line that was ever written.
+        lines: all lines since the start.
     """
 
     def __init__(self, columns: int) -> None:
@@ -28,7 +28,7 @@ class Screen:
         self._row = self._column = 0
 
     def feed(self, text: str) -> None:
-        """Take what a program writes."""
+        """Process the output of a program."""
         for number, command, is_return, is_newline, piece, other in _TOKEN.findall(text):
             if is_return:
                 self._column = 0
@@ -55,17 +55,17 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """All lines."""
+        """Return all lines."""
         return "\n".join(line.rstrip() for line in self.lines).rstrip("\n")
 
 
 class Terminal:
-    """A program on a terminal of its own.
+    """A program on its own terminal.
 
     Args:
-        command: with its arguments.
-        columns, rows: of the terminal.
-        environment: in addition to this process's own.
+        command: program with its arguments.
+        columns, rows: size of the terminal.
+        environment: variables added to those of this process.
     """
 
     def __init__(self, command: Sequence[str], columns: int = 80, rows: int = 24, **environment: str) -> None:
@@ -79,7 +79,7 @@ class Terminal:
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, size)
 
     def read(self, until: str = "", seconds: float = 60) -> bool:
-        """Read until a text is shown, or the program has ended; return whether it has not."""
+        """Read until a text is shown; return False if the program ends before."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if until and until in self.shown:
@@ -88,7 +88,7 @@ class Terminal:
                 continue
             try:
                 piece = os.read(self._fd, 65536)
-            except OSError:  # how Linux says that the other end is closed
+            except OSError:  # on Linux, the other end is closed
                 piece = b""
             if not piece:
                 return False
@@ -96,7 +96,7 @@ class Terminal:
         raise TimeoutError(self.shown)
 
     def type(self, text: str) -> None:
-        """Type on its keyboard."""
+        """Send input to the program."""
         os.write(self._fd, text.encode())
 
     def wait(self) -> int:
@@ -106,7 +106,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def screen(self) -> Screen:
-        """Return the screen as all that was written leaves it."""
+        """Return the final screen."""
         screen = Screen(self.columns)
         screen.feed(self.shown)
         return screen

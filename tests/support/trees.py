@@ -1,4 +1,4 @@
-"""Looking at directories as they are on the disk."""
+"""Snapshots of directories on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastpull.sinks.output.marker import MARKER_NAME
 
 @dataclass(frozen=True)
 class FoundEntry:
-    """What is at a path. Directories have no time: who writes into them changes it."""
+    """An entry at a path; directories have no time, because writes below them change it."""
 
     kind: str
     mode: int
@@ -27,7 +27,7 @@ class FoundEntry:
 
 
 def look(root: str | os.PathLike[str], *, directory_times: bool = False) -> dict[bytes, FoundEntry]:
-    """Everything below and including a directory, by path; but for fastpull's own marker on the directory itself."""
+    """Return a directory and all entries below it by path, without fastpull's marker on the directory."""
     base = os.fsencode(os.fspath(root))
     states: dict[bytes, os.stat_result] = {}
     for where, folders, names in os.walk(base):
@@ -68,17 +68,17 @@ def _xattrs(path: bytes) -> list[tuple[str, bytes]]:
     try:
         found = os.listxattr(path, follow_symlinks=False)
     except OSError as error:
-        if error.errno != errno.ENOTSUP:  # the kernel's answer for all of a squashfs image in which nothing has any
+        if error.errno != errno.ENOTSUP:  # the kernel's error for a squashfs image without any attributes
             raise
         return []
     return [(name, os.getxattr(path, name, follow_symlinks=False)) for name in found]
 
 
 def as_fuse_shows(found: FoundEntry) -> FoundEntry:
-    """What squashfuse shows: attributes of users only, and a number of its own for each name of an inode."""
+    """Return the entries as squashfuse shows them: only user attributes, and a separate inode for each name."""
     return replace(found, links=(), xattrs=tuple(pair for pair in found.xattrs if pair[0].startswith("user.")))
 
 
 def names(root: str | os.PathLike[str]) -> set[str]:
-    """The paths of everything below a directory."""
+    """Return the paths of all entries below a directory."""
     return {os.fsdecode(path) for path in look(root)} - {"."}
