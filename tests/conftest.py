@@ -61,7 +61,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
         ours = name.startswith(("FASTPULL_", "CONTAINERS_", "DOCKER_", "ENROOT_", "NETRC", "REGISTRY_", "XDG_"))
         if (ours or name.lower().endswith("_proxy")) and name not in _KEPT:
             monkeypatch.delenv(name)
-    monkeypatch.setattr(paths, "SYSTEM_FOLDER", str(home / "etc"))
+    monkeypatch.setattr(paths, "SYSTEM_DIRECTORY", str(home / "etc"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))  # /run/containers otherwise, whatever HOME is
 
 

@@ -25,7 +25,7 @@ fastpull), MAX_PROCESSORS, MAX_CONNECTIONS, ALLOW_HTTP, SQUASH_OPTIONS (-comp, -
 -no-fragments), certificates and proxies. fastpull's own settings override them. zstd takes the place of lzo.
 """
 _URI_HELP = "docker://[USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]"
-_ENROOT_S = ("cache", "workers", "connections", "insecure", "compression", "block_size")
+_ENROOT_SETTINGS = ("cache", "workers", "connections", "insecure", "compression", "block_size")
 """Settings that enroot's settings may give."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le"}
 
@@ -131,7 +131,7 @@ def _settings(options: argparse.Namespace, enroot: fastpull.runtimes.EnrootSetti
     for name, value in enroot.environment:
         os.environ.setdefault(name, value)
     for one in fastpull.config.effective_settings(**given_settings(options)):
-        if one.origin == "default" and one.setting.name in _ENROOT_S:
+        if one.origin == "default" and one.setting.name in _ENROOT_SETTINGS:
             setattr(options, one.setting.name, getattr(enroot, one.setting.name))
     return settings_of(options)
 

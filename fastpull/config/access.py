@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastpull.config.schema import FILE, FOLDER, HOST, HOSTS, NAME, NUMBER, SECONDS, SECRET, SWITCH, _setting
+from fastpull.config.schema import DIRECTORY, FILE, HOST, HOSTS, NAME, NUMBER, SECONDS, SECRET, SWITCH, setting_field
 from fastpull.config.secret import Secret
 from fastpull.errors import InvalidSetting
 
@@ -28,49 +28,49 @@ class Access:
         timeout: the seconds that a host may send nothing; a request without progress ends after five times as many.
     """
 
-    authfile: str | None = _setting(
+    authfile: str | None = setting_field(
         FILE,
         "the only file of logins to read, such as podman's auth.json",
         default=None,
         of="REGISTRY_AUTH_FILE, or the files of podman, skopeo, docker and enroot",
     )
-    username: str = _setting(
+    username: str = setting_field(
         NAME, "user name for the registry that the sources name; `--creds`", default="", of="that of the login", flag=""
     )
-    password: Secret = _setting(  # noqa: RUF009  # it makes a field
+    password: Secret = setting_field(  # noqa: RUF009  # it makes a field
         SECRET, "password of that user; `--password-stdin`, or `--creds`", default=_NO_PASSWORD, of="none", flag=""
     )
-    registry: str = _setting(
+    registry: str = setting_field(
         HOST, "the only registry for user name and password", default="", of="the registry of the sources"
     )
-    netrc: bool = _setting(SWITCH, "read logins from $NETRC or ~/.netrc as well", default=False)
-    credential_commands: bool = _setting(
+    netrc: bool = setting_field(SWITCH, "read logins from $NETRC or ~/.netrc as well", default=False)
+    credential_commands: bool = setting_field(
         SWITCH,
         "let a shell expand passwords in enroot's .credentials that begin with $, as enroot does",
         default=False,
     )
-    cert_dir: str | None = _setting(
-        FOLDER,
+    cert_dir: str | None = setting_field(
+        DIRECTORY,
         "directory of certificates for the registries that the sources name",
         default=None,
         of="the host's in certs.d",
     )
-    insecure_registries: tuple[str, ...] = _setting(
+    insecure_registries: tuple[str, ...] = setting_field(
         HOSTS,
         "registries that may use plain http or unverified certificates",
         default=(),
         of="none",
         flag="--insecure-registry",
     )
-    private_hosts: tuple[str, ...] = _setting(
+    private_hosts: tuple[str, ...] = setting_field(
         HOSTS,
         "hosts in private networks to which a public registry may redirect fastpull",
         default=(),
         of="none",
         flag="--private-host",
     )
-    retries: int = _setting(NUMBER, "repetitions of a request that makes no progress", default=5)
-    timeout: float = _setting(SECONDS, "time that a host may send nothing", default=60.0)
+    retries: int = setting_field(NUMBER, "repetitions of a request that makes no progress", default=5)
+    timeout: float = setting_field(SECONDS, "time that a host may send nothing", default=60.0)
 
     def __post_init__(self) -> None:
         if self.retries < 0:

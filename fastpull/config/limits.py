@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from fastpull.config.schema import COUNT, SIZE, _setting
+from fastpull.config.schema import COUNT, SIZE, setting_field
 from fastpull.errors import InvalidSetting
 
 
@@ -23,13 +23,13 @@ class Limits:
         max_zstd_window: window bytes of a zstd frame; by default the maximum of the zstd tool without ``--long``.
     """
 
-    max_layer_size: int = _setting(SIZE, "size of one uncompressed layer", default=256 << 30)
-    max_image_size: int = _setting(SIZE, "size of all uncompressed layers together", default=512 << 30)
-    max_entries: int = _setting(COUNT, "entries of all layers together", default=4_000_000)
-    max_ratio: int = _setting(
+    max_layer_size: int = setting_field(SIZE, "size of one uncompressed layer", default=256 << 30)
+    max_image_size: int = setting_field(SIZE, "size of all uncompressed layers together", default=512 << 30)
+    max_entries: int = setting_field(COUNT, "entries of all layers together", default=4_000_000)
+    max_ratio: int = setting_field(
         COUNT, "uncompressed bytes for each byte of a blob, in a layer of more than 1G", default=200
     )
-    max_zstd_window: int = _setting(SIZE, "window of a zstd layer", default=128 << 20)
+    max_zstd_window: int = setting_field(SIZE, "window of a zstd layer", default=128 << 20)
 
     def __post_init__(self) -> None:
         for one in fields(self):

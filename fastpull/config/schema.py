@@ -60,7 +60,7 @@ NUMBER = SettingKind("N", parse_number, types=(int,))
 SECONDS = SettingKind("SECONDS", parse_seconds, show_seconds, types=(int, float))
 SIZE = SettingKind("SIZE", parse_size, show_size, types=(int,))
 SWITCH = SettingKind("", parse_switch, show_switch, types=(bool,))
-FOLDER = SettingKind("DIR", parse_path)
+DIRECTORY = SettingKind("DIR", parse_path)
 FILE = SettingKind("FILE", parse_path)
 NAME = SettingKind("NAME", str)
 HOST = SettingKind("HOST[:PORT]", parse_host)
@@ -113,7 +113,7 @@ class Setting:
             raise InvalidSetting(error.given, f"{self.name}: {error.reason}") from None
 
 
-def _setting(
+def setting_field(
     kind: SettingKind,
     text: str,
     *,
@@ -142,7 +142,8 @@ def _setting(
     return field(metadata=metadata) if derive and default is None else field(default=default, metadata=metadata)
 
 
-def _table(of: type) -> dict[str, Setting]:
+def settings_table(of: type) -> dict[str, Setting]:
+    """Return the settings among the fields of a dataclass, by name."""
     return {
         one.name: Setting(one.name, **{"flag": f"--{one.name.replace('_', '-')}", **one.metadata})
         for one in fields(of)

@@ -14,20 +14,20 @@ from typing import Any, Self
 from fastpull.config.access import DEFAULT_ACCESS, Access
 from fastpull.config.cpu import available_cores
 from fastpull.config.limits import DEFAULT_LIMITS, Limits
-from fastpull.config.paths import folders
+from fastpull.config.paths import config_directories
 from fastpull.config.schema import (
     COMPRESSION,
     COUNT,
+    DIRECTORY,
     FILE,
-    FOLDER,
     LOCKS,
     NAME,
     PULL_POLICY,
     SIZE,
     SWITCH,
     Setting,
-    _setting,
-    _table,
+    setting_field,
+    settings_table,
 )
 from fastpull.config.toml import read_config_file
 from fastpull.config.units import parse_path
@@ -47,7 +47,7 @@ def _step_of_slurm(environment: Mapping[str, str]) -> str:
 
 def config_files(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the paths of the configuration files: the site's, then the user's, which overrides it."""
-    user, site = folders("fastpull", environment)
+    user, site = config_directories("fastpull", environment)
     return tuple(os.path.join(folder, "config.toml") for folder in (site, user))
 
 
@@ -83,63 +83,65 @@ class Settings:
         access: the access to registries.
     """
 
-    cache: str = _setting(
-        FOLDER, "directory of the cache", derive=_default_cache, of="$XDG_CACHE_HOME/fastpull, or ~/.cache/fastpull"
+    cache: str = setting_field(
+        DIRECTORY, "directory of the cache", derive=_default_cache, of="$XDG_CACHE_HOME/fastpull, or ~/.cache/fastpull"
     )
-    workers: int = _setting(
+    workers: int = setting_field(
         COUNT, "layers unpacked at the same time", derive=lambda _: available_cores(), of="one per available core"
     )
-    memory: int = _setting(SIZE, "memory for all buffers together", default=192 << 20)
-    connections: int = _setting(COUNT, "maximum number of connections to one host", default=16)
-    site_connections: int | None = _setting(
+    memory: int = setting_field(SIZE, "memory for all buffers together", default=192 << 20)
+    connections: int = setting_field(COUNT, "maximum number of connections to one host", default=16)
+    site_connections: int | None = setting_field(
         COUNT,
         "maximum number of connections for blobs of all processes that share the cache",
         default=None,
         of="no limit",
     )
-    insecure: bool = _setting(
+    insecure: bool = setting_field(
         SWITCH,
         "accept unverified certificates and plain http; loopback addresses may always use http",
         default=False,
     )
-    sync: bool = _setting(SWITCH, "write cache and output to disk (fsync) before publishing them", default=False)
-    pull: str = _setting(PULL_POLICY, "when to ask the registry, not the cache, what a tag means", default="always")
-    job: str = _setting(
+    sync: bool = setting_field(SWITCH, "write cache and output to disk (fsync) before publishing them", default=False)
+    pull: str = setting_field(
+        PULL_POLICY, "when to ask the registry, not the cache, what a tag means", default="always"
+    )
+    job: str = setting_field(
         NAME,
         "name of a job whose processes ask only once what a tag means",
         default="",
         derive=_step_of_slurm,
         of="the Slurm job step, if there is one",
     )
-    locks: str = _setting(
+    locks: str = setting_field(
         LOCKS,
         "locks between nodes: flock, if the filesystem is known to hold them across nodes, or lease",
         default="auto",
     )
-    keep_images: bool = _setting(SWITCH, "keep pulled squashfs images in the cache as well", default=False)
-    share_images: bool = _setting(
+    keep_images: bool = setting_field(SWITCH, "keep pulled squashfs images in the cache as well", default=False)
+    share_images: bool = setting_field(
         SWITCH, "trust finished squashfs images of other users who may write to the cache", default=False
     )
-    compression: str = _setting(
+    compression: str = setting_field(
         COMPRESSION,
         "compression of squashfs images: zstd[:1-22], gzip[:1-9], lz4, xz, or none; the flag also sets the level of a "
         "tar.gz (gzip[:1-9]) or tar.zst (zstd[:1-22])",
         default="zstd:1",
     )
-    block_size: int = _setting(SIZE, "block size of squashfs images, from 4K to 1M", default=128 << 10)
-    metrics: str | None = _setting(
+    block_size: int = setting_field(SIZE, "block size of squashfs images, from 4K to 1M", default=128 << 10)
+    metrics: str | None = setting_field(
         FILE,
         "Prometheus text file, or a directory for one, that pull, warm and importer get add their counters to",
         default=None,
         of="none",
     )
-    registries_conf: str | None = _setting(
+    registries_conf: str | None = setting_field(
         FILE,
         "registries.conf, with mirrors, blocked names and aliases",
         default=None,
         of="that of podman and skopeo",
     )
-    policy: str | None = _setting(
+    policy: str | None = setting_field(
         FILE,
         "policy.json, with the rules for what may be pulled",
         default=None,
@@ -174,7 +176,7 @@ class Settings:
         """
         values = {one.setting.name: one.value for one in effective_settings(environment, **given)}
         for group, kind in _GROUPS.items():
-            values[group] = kind(**{name: values.pop(name) for name in _table(kind)})
+            values[group] = kind(**{name: values.pop(name) for name in settings_table(kind)})
         return cls(**values)
 
 
@@ -182,14 +184,14 @@ _GROUPS: Mapping[str, type] = {"limits": Limits, "access": Access}
 """Fields of `Settings` that are tables of settings themselves."""
 
 SETTINGS: Mapping[str, Setting] = {
-    name: setting for of in (Settings, *_GROUPS.values()) for name, setting in _table(of).items()
+    name: setting for of in (Settings, *_GROUPS.values()) for name, setting in settings_table(of).items()
 }
 """All settings, by name."""
 
-LIMITS: tuple[str, ...] = tuple(_table(Limits))
+LIMITS: tuple[str, ...] = tuple(settings_table(Limits))
 """The names of the settings in `Limits`."""
 
-ACCESS: tuple[str, ...] = tuple(_table(Access))
+ACCESS: tuple[str, ...] = tuple(settings_table(Access))
 """The names of the settings in `Access`."""
 
 

@@ -1,4 +1,4 @@
-"""The demonstration: a loopback registry, an image with all that is awkward in layers, and a check of the result."""
+"""The demonstration: a loopback registry, an image with the difficult features of layers, and a check of the result."""
 
 from __future__ import annotations
 

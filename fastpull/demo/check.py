@@ -1,4 +1,4 @@
-"""Comparing a directory with what it has to be, and removing it."""
+"""Compare a directory with the expected tree, and remove it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _KINDS = {
 
 
 def check_tree(root: str, image: DemoImage, *, owners_kept: bool) -> list[str]:
-    """Compares a directory with the image's expected tree.
+    """Compare a directory with the image's expected tree.
 
     Args:
-        root: of the directory.
-        image: that was pulled into it.
-        owners_kept: with owners, setuid bits and devices; else by the policy for those who are not root.
+        root: the directory's path.
+        image: the pulled image.
+        owners_kept: whether owners, setuid bits and devices are kept, as ``--owner keep`` does.
 
     Returns:
-        What is wrong, a line for each; empty if nothing is.
+        A line for each difference.
     """
     base = os.fsencode(root)
     expected = dict(image.expected)
@@ -48,15 +48,15 @@ def check_tree(root: str, image: DemoImage, *, owners_kept: bool) -> list[str]:
         for name in names + [name for name in folders if os.path.islink(os.path.join(folder, name))]:
             path = os.path.relpath(os.path.join(folder, name), base)
             if path not in expected:
-                wrong.append(f"{path!r}: should not be there")
+                wrong.append(f"{path!r}: unexpected")
     return wrong
 
 
 def remove_tree(root: str) -> None:
-    """Removes a directory that was pulled, whatever modes are in it.
+    """Remove a pulled directory, whatever modes it holds.
 
     Raises:
-        OutputError: it cannot be removed.
+        OutputError: the directory cannot be removed.
     """
     folder, name = os.path.split(os.path.realpath(root))
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -70,7 +70,7 @@ def remove_tree(root: str) -> None:
 def _problems(path: bytes, what: Expected, owners_kept: bool) -> list[str]:
     state = os.lstat(path)
     if not _KINDS[what.type](state.st_mode):
-        return [f"is no {what.type.name.lower()}"]
+        return [f"is not a {what.type.name.lower()}"]
     found = []
     mode = what.mode if owners_kept else what.mode & 0o1777
     if what.type is not EntryType.SYMLINK and stat.S_IMODE(state.st_mode) != mode:
@@ -80,13 +80,13 @@ def _problems(path: bytes, what: Expected, owners_kept: bool) -> list[str]:
     if what.type is EntryType.FILE:
         with open(path, "rb") as file:
             if file.read() != what.content:
-                found.append("holds something else")
+                found.append("has other content")
         if state.st_nlink != what.links:
             found.append(f"has {state.st_nlink} names, not {what.links}")
     for name, value in what.xattrs:
         try:
             if os.getxattr(path, name) != value:
-                found.append(f"has another {name!r}")
+                found.append(f"has another value of {name!r}")
         except OSError as error:
             if error.errno != 95:  # a filesystem without extended attributes
                 found.append(f"has no {name!r}")

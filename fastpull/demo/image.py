@@ -1,4 +1,4 @@
-"""A generated image with everything that is awkward in layers, and the tree that it has to become."""
+"""A generated image with the difficult features of layers, and its expected tree."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _WORDS = b"the quick brown fox jumps over the lazy dog while layers stream into 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What has to be at a path in the end.
+    """The expected entry at a path.
 
     Attributes:
-        type: of what is there.
-        mode: its permission bits, where owners are kept.
-        content: of a file, or the target of a symbolic link.
-        links: how many names a file has.
-        xattrs: of the ``user.`` namespace.
+        type: the type of the entry.
+        mode: the permission bits, if owners are kept.
+        content: the content of a file, or the target of a symbolic link.
+        links: the number of a file's names.
+        xattrs: the extended attributes of the ``user.`` namespace.
     """
 
     type: EntryType
@@ -37,14 +37,14 @@ class Expected:
 
 @dataclass(slots=True)
 class DemoImage:
-    """The image: its layers as they are stored, and what they mean.
+    """An image: its stored layers and its expected tree.
 
     Attributes:
-        layers: compressed, from the base to the top.
-        diff_ids: of the uncompressed layers.
-        unpacked: their size in bytes.
-        expected: the tree without its directories that are 0755, by path.
-        features: what is in it, for the summary.
+        layers: compressed layers, from the base to the top.
+        diff_ids: digests of the uncompressed layers.
+        unpacked: the size of the uncompressed layers in bytes.
+        expected: the tree by path, without directories of mode 0755.
+        features: the names of its features, for the summary.
     """
 
     layers: list[bytes] = field(default_factory=list)
@@ -55,10 +55,10 @@ class DemoImage:
 
 
 def make_image(mebibytes: int = 64) -> DemoImage:
-    """Generates the image; the same every time.
+    """Return the generated image, always the same.
 
     Args:
-        mebibytes: of file content, about; most of it is in the base layer.
+        mebibytes: the approximate size of all files; most of it is in the base layer.
     """
     image = DemoImage()
     for members in (_base(image, mebibytes), _changes(image), _links(image)):
@@ -103,7 +103,7 @@ def _whiteout(path: bytes) -> tuple[Entry, bytes]:
 
 
 def _texts(count: int, size: int, seed: int) -> Iterator[bytes]:
-    """Texts that compress as programs do, to about a third."""
+    """Yield texts that compress like programs, to about a third."""
     choose = random.Random(seed)  # noqa: S311  # test data
     for _ in range(count):
         lines = b" ".join(choose.choices(_WORDS, k=max(1, size // 60))) + choose.randbytes(max(1, size // 4))
@@ -179,6 +179,6 @@ def _expect(
     links: int = 1,
     xattrs: tuple[tuple[bytes, bytes], ...] = (),
 ) -> tuple[Entry, bytes]:
-    """A file that is to be there in the end."""
+    """Return a file, and expect it in the tree."""
     image.expected[path] = Expected(EntryType.FILE, mode, content, links, xattrs)
     return _file(path, content, mode, xattrs)

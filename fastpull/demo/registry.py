@@ -1,4 +1,4 @@
-"""A registry in this process, on a loopback address: just enough of the distribution specification to pull from."""
+"""A registry in this process, on a loopback address: the parts of the distribution specification that a pull needs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _RANGE = re.compile(r"bytes=([0-9]+)-([0-9]*)")
 
 
 class LoopbackRegistry:
-    """Serves images from memory; an async context manager for as long as it does.
+    """Serves images from memory, as an async context manager.
 
     Args:
-        tls: speak https with it.
+        tls: the TLS context for https; without it, plain http.
 
     Attributes:
-        address: ``127.0.0.1:PORT``, once it runs.
-        blobs: by digest.
-        manifests: (media type, body) by repository and tag or digest.
+        address: ``127.0.0.1:PORT``, while it runs.
+        blobs: blobs by digest.
+        manifests: media type and body by repository and tag or digest.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -51,13 +51,13 @@ class LoopbackRegistry:
         await self._runner.cleanup()
 
     def add_blob(self, content: bytes, media_type: str) -> dict[str, Any]:
-        """Keeps a blob, and returns its descriptor."""
+        """Store a blob, and return its descriptor."""
         digest = str(Digest.of(content))
         self.blobs[digest] = content
         return {"mediaType": media_type, "digest": digest, "size": len(content)}
 
     def add_manifest(self, name: str, tag: str, manifest: dict[str, Any]) -> Digest:
-        """Keeps a manifest or index under its tag and its digest."""
+        """Store a manifest or index under its tag and its digest."""
         body = json.dumps(manifest).encode()
         digest = Digest.of(body)
         for version in (tag, str(digest)):
@@ -74,7 +74,7 @@ class LoopbackRegistry:
         layer_type: str = media_types.OCI_LAYER + "+gzip",
         **config: Any,
     ) -> Digest:
-        """Keeps an image of layers that are compressed already, and returns the digest of its manifest."""
+        """Store an image of compressed layers, and return the digest of its manifest."""
         settings = {"os": "linux", "architecture": "amd64", "config": {}, **config}
         settings["rootfs"] = {"type": "layers", "diff_ids": diff_ids}
         manifest = {
@@ -86,7 +86,7 @@ class LoopbackRegistry:
         return self.add_manifest(name, tag, manifest)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answers one request."""
+        """Answer one request."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405)
         if request.path in ("/v2/", "/v2"):
@@ -104,7 +104,7 @@ class LoopbackRegistry:
         name: str,
         version: str,
     ) -> web.StreamResponse:
-        """Answers a request for a manifest."""
+        """Answer a request for a manifest."""
         found = self.manifests.get((name, version))
         if found is None:
             return self.refusal(404, "MANIFEST_UNKNOWN")
@@ -113,7 +113,7 @@ class LoopbackRegistry:
         return web.Response(body=body, headers=headers)
 
     async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:  # noqa: ARG002
-        """Answers a request for a blob, or a range of it."""
+        """Answer a request for a blob, or a range of it."""
         content = self.blobs.get(digest)
         if content is None:
             return self.refusal(404, "BLOB_UNKNOWN")
@@ -130,6 +130,6 @@ class LoopbackRegistry:
 
     @staticmethod
     def refusal(status: int, code: str, headers: dict[str, str] | None = None) -> web.Response:
-        """An error in the specification's form."""
+        """Return an error in the specification's form."""
         errors = {"errors": [{"code": code, "message": code.replace("_", " ").lower()}]}
         return web.json_response(errors, status=status, headers=headers)

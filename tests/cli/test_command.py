@@ -1,4 +1,4 @@
-"""The command line as people and scripts use it."""
+"""The command line: arguments, output and exit codes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def parsers() -> list[str]:
 
 
 @pytest.mark.parametrize("verb", parsers())
-def test_every_verb_has_a_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*verb.split(), "--help"])
     assert ended.value.code == 0
@@ -63,7 +63,7 @@ def test_every_verb_has_a_help(verb: str, capsys: pytest.CaptureFixture[str]) ->
         assert "examples:\n  fastpull" in words
 
 
-def test_the_examples_of_the_help_are_commands() -> None:
+def test_help_examples_parse() -> None:
     for verb in ("", "pull", "warm", "inspect", "cache", "importer", "demo"):
         parser = make_parser()
         epilog = str(parser.epilog)
@@ -74,7 +74,7 @@ def test_the_examples_of_the_help_are_commands() -> None:
             make_parser().parse_args(line.split())
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out == f"fastpull {fastpull.__version__}\n"
@@ -97,7 +97,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["importer", "release", "x"],
     ],
 )
-def test_a_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 3
@@ -132,7 +132,7 @@ def test_a_wrong_command_line_is_invalid_input(arguments: list[str], capsys: pyt
         (["cache", "rm", "sha256:short"], "digest"),
     ],
 )
-def test_bad_values_are_named(
+def test_errors_name_invalid_values(
     arguments: list[str],
     words: str,
     capsys: pytest.CaptureFixture[str],
@@ -152,7 +152,7 @@ def test_bad_values_are_named(
 # --- pull
 
 
-async def test_pull_prints_the_digest_and_tells_the_rest_on_stderr(
+async def test_pull_prints_digest_to_stdout_and_the_rest_to_stderr(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a", b"x" * 5000)], [file("b")])
@@ -171,7 +171,7 @@ async def test_pull_prints_the_digest_and_tells_the_rest_on_stderr(
     assert (forced.code, forced.out, forced.err) == (0, ended.out, "")
 
 
-async def test_pull_tells_machines_everything(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_json_output_holds_all_events(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a", b"x" * 5000)])
     ended = await run("pull", "--json", reference, "-o", tmp_path / "out", cache=settings.cache)
     events = [json.loads(line) for line in ended.out.splitlines()]
@@ -186,7 +186,7 @@ async def test_pull_tells_machines_everything(registry: FaultyRegistry, settings
     assert ended.err == ""
 
 
-async def test_a_failure_is_told_to_people_and_machines(
+async def test_failure_is_printed_as_text_and_as_event(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a", os.urandom(5000))])
@@ -198,7 +198,7 @@ async def test_a_failure_is_told_to_people_and_machines(
     assert not (tmp_path / "out").exists()
 
 
-async def test_pull_names_the_bottleneck_and_writes_a_trace(
+async def test_pull_prints_bottleneck_and_writes_trace(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference, trace = publish(registry, [file("a", b"x" * 5000)]), tmp_path / "trace.json"
@@ -212,7 +212,7 @@ async def test_pull_names_the_bottleneck_and_writes_a_trace(
     assert result["stages"]["inflating"]["cpu_seconds"] >= 0
 
 
-async def test_a_failed_pull_leaves_a_trace_without_secrets(
+async def test_failed_pull_writes_trace_without_secrets(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference, trace = publish(registry, [file("a", os.urandom(5000))]), tmp_path / "trace.json"
@@ -225,7 +225,7 @@ async def test_a_failed_pull_leaves_a_trace_without_secrets(
     assert not (tmp_path / "out").exists()
 
 
-async def test_an_interrupted_pull_leaves_a_trace(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_interrupted_pull_writes_trace(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference, trace, asked = publish(registry, [file("a", b"x" * 5000)]), tmp_path / "trace.json", asyncio.Event()
 
     async def never(*_: object) -> None:
@@ -250,7 +250,7 @@ async def test_an_interrupted_pull_leaves_a_trace(registry: FaultyRegistry, sett
         ("out", 3, "choose another file"),
     ],
 )
-def test_where_a_trace_cannot_be_is_said_before_the_pull(
+def test_invalid_trace_path_is_refused_before_the_pull(
     trace: str,
     code: int,
     words: str,
@@ -264,7 +264,7 @@ def test_where_a_trace_cannot_be_is_said_before_the_pull(
     assert os.listdir(tmp_path) == []
 
 
-async def test_pull_writes_a_tar(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_pull_writes_tar(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a", b"x" * 5000)], [file("b")])
     out = tmp_path / "image.tar"
     ended = await run("pull", reference, "-o", out, cache=settings.cache)
@@ -284,7 +284,7 @@ async def test_pull_writes_a_tar(registry: FaultyRegistry, settings: Settings, t
 
 
 @pytest.mark.parametrize("quiet", [(), ("-q",)])
-async def test_standard_output_holds_the_tar_and_nothing_else(
+async def test_stdout_holds_only_the_tar(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, quiet: tuple[str, ...]
 ) -> None:
     reference = publish(registry, [file("a", os.urandom(3_000_000))])
@@ -298,14 +298,14 @@ async def test_standard_output_holds_the_tar_and_nothing_else(
     assert os.listdir(tmp_path) == ["cache"]
 
 
-async def test_a_failed_pull_writes_nothing_to_standard_output(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_failed_pull_writes_nothing_to_stdout(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a", os.urandom(5000))])
     registry.faults.append(corrupted())
     ended = await run("pull", reference, "-o", "-", cache=settings.cache)
     assert (ended.code, ended.out) == (20, "")
 
 
-async def test_a_reader_that_goes_away_is_an_output_error(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_closed_pipe_of_a_tar_is_an_output_error(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a", os.urandom(3_000_000))])
     reader, writer = os.pipe()
     process = await asyncio.create_subprocess_exec(
@@ -321,7 +321,7 @@ async def test_a_reader_that_goes_away_is_an_output_error(registry: FaultyRegist
     assert b"Traceback" not in err
 
 
-def test_a_terminal_gets_no_tar(tmp_path: Path) -> None:
+def test_tar_to_a_terminal_is_refused(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     ended = subprocess.run(
         [sys.executable, "-m", "fastpull", "pull", "debian", "-o", "-", "--cache", tmp_path / "cache"],
@@ -335,13 +335,13 @@ def test_a_terminal_gets_no_tar(tmp_path: Path) -> None:
     assert (ended.returncode, "redirect" in ended.stderr) == (3, True)
 
 
-async def test_settings_come_from_the_environment(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_environment_sets_settings(registry: FaultyRegistry, tmp_path: Path) -> None:
     reference = publish(registry, [file("a")])
     ended = await run("pull", reference, "-o", tmp_path / "out", cache=f"{tmp_path}/c", FASTPULL_WORKERS="x")
     assert (ended.code, "workers" in ended.err) == (3, True)
 
 
-def test_a_terminal_gets_a_line_per_layer(tmp_path: Path) -> None:
+def test_terminal_shows_a_line_for_each_layer(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update({"TERM": "xterm", "COLUMNS": "100", "LINES": "40"})
@@ -370,9 +370,7 @@ def test_a_terminal_gets_a_line_per_layer(tmp_path: Path) -> None:
     assert "all correct" in text
 
 
-def test_the_demo_removes_the_first_tree_outside_the_second_pull(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_removes_first_tree_outside_the_measured_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, pull = [], fastpull.Client.pull
 
     async def look_and_pull(client: fastpull.Client, *args: Any, **options: Any) -> fastpull.PullReport:
@@ -385,7 +383,7 @@ def test_the_demo_removes_the_first_tree_outside_the_second_pull(
     assert (tmp_path / "out").is_dir()
 
 
-def test_the_demo_leaves_alone_what_it_has_not_made(tmp_path: Path) -> None:
+def test_demo_keeps_foreign_directories(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine").touch()
     assert main(["demo", "-q", "--size", "1", "-o", str(tmp_path / "out")]) == 31
@@ -395,7 +393,7 @@ def test_the_demo_leaves_alone_what_it_has_not_made(tmp_path: Path) -> None:
 # --- warm, inspect, cache
 
 
-async def test_warm_reads_lists_and_goes_on_after_failures(
+async def test_warm_reads_lists_and_continues_after_failures(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     references = [publish(registry, [file("a", b"%d" % n)], name=f"image/n{n}") for n in range(3)]
@@ -410,7 +408,7 @@ async def test_warm_reads_lists_and_goes_on_after_failures(
     assert events[-2:] == ["error", "result"]
 
 
-async def test_inspect_shows_what_an_image_is(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_inspect_shows_manifest_config_and_layers(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a")], config={"Env": ["A=b"], "Entrypoint": ["/bin/x"], "Labels": {"k": "v"}})
     plain = await run("inspect", reference, cache=settings.cache)
     assert all(word in plain.out for word in (reference, "linux/amd64", "A=b", "'/bin/x'", "k=v", "sha256:"))
@@ -424,7 +422,7 @@ async def test_inspect_shows_what_an_image_is(registry: FaultyRegistry, settings
     assert str(fastpull.Digest.of(config.encode())) == as_json["config"]["digest"]
 
 
-async def test_the_cache_is_looked_after(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_cache_verbs_list_verify_and_remove(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a", os.urandom(100_000))])
     await run("warm", reference, cache=settings.cache)
     listing = await run("cache", "ls", cache=settings.cache)
@@ -451,7 +449,7 @@ async def test_the_cache_is_looked_after(registry: FaultyRegistry, settings: Set
     assert json.loads((await run("cache", "ls", "--json", cache=settings.cache)).out) == []
 
 
-async def test_a_closed_pipe_is_no_traceback(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_closed_pipe_prints_no_traceback(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a")])
     command = "import sys; from fastpull.cli import main; sys.exit(main())"
     program = f"{sys.executable} -c '{command}' inspect --raw {reference} | true"
@@ -462,7 +460,7 @@ async def test_a_closed_pipe_is_no_traceback(registry: FaultyRegistry, settings:
     assert b"Traceback" not in err
 
 
-def test_starting_loads_nothing_heavy() -> None:
+def test_start_loads_no_heavy_modules() -> None:
     program = "import sys; from fastpull.cli.main import make_parser; make_parser(); print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True
@@ -484,11 +482,11 @@ def test_starting_loads_nothing_heavy() -> None:
         (5 << 40, "5120.0 GiB"),
     ],
 )
-def test_sizes_are_told_in_binary_units(count: int, words: str) -> None:
+def test_sizes_have_binary_units(count: int, words: str) -> None:
     assert size_of(count) == words
 
 
-def test_ages_are_told_in_the_largest_unit() -> None:
+def test_ages_have_the_largest_unit() -> None:
     import time  # noqa: PLC0415
 
     now = time.time()
@@ -497,14 +495,14 @@ def test_ages_are_told_in_the_largest_unit() -> None:
     ]  # fmt: skip
 
 
-async def test_errors_before_the_work_are_events_too(settings: Settings) -> None:
+async def test_errors_before_the_work_are_events(settings: Settings) -> None:
     for arguments in (("pull", "UPPER", "-o", "x"), ("inspect", "oci:nowhere:x")):
         ended = await run(*arguments, "--json", cache=settings.cache)
         event = json.loads(ended.out.splitlines()[-1])
         assert (event["event"], event["exit_code"]) == ("error", ended.code)
 
 
-async def test_a_full_standard_output_is_said(settings: Settings, registry: FaultyRegistry) -> None:
+async def test_full_stdout_is_reported(settings: Settings, registry: FaultyRegistry) -> None:
     reference = publish(registry, [file("a")])
     assert (await run("warm", reference, cache=settings.cache)).code == 0
     command = [sys.executable, "-m", "fastpull", "cache", "ls", "--cache", settings.cache]
@@ -538,11 +536,11 @@ async def test_empty_names_are_refused(settings: Settings, arguments: tuple[str,
         ("containers-storage:localhost/app:v1", "app+v1.sqsh"),
     ],
 )
-def test_an_output_without_a_name_is_called_as_enroot_would(source: str, name: str) -> None:
+def test_default_output_name_is_that_of_enroot(source: str, name: str) -> None:
     assert _default_output(source) == name
 
 
-async def test_a_squashfs_image_is_reported_in_words_and_for_machines(
+async def test_squashfs_report_is_printed_as_text_and_json(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     content = b"content " * 100_000
@@ -559,7 +557,7 @@ async def test_a_squashfs_image_is_reported_in_words_and_for_machines(
     assert (tmp_path / "image.sqsh").read_bytes() == (tmp_path / "again.sqsh").read_bytes()
 
 
-async def test_source_date_epoch_is_the_time_of_an_image(
+async def test_source_date_epoch_sets_the_image_time(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -574,7 +572,7 @@ async def test_source_date_epoch_is_the_time_of_an_image(
 # --- logins
 
 
-def test_which_login_would_be_used_is_shown_without_the_secret(
+def test_inspect_auth_shows_login_without_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -608,7 +606,7 @@ def test_which_login_would_be_used_is_shown_without_the_secret(
         (["--authfile", "/no/such/file"], "", "/no/such/file"),
     ],
 )
-def test_a_login_that_is_not_whole_is_invalid_input(
+def test_incomplete_login_is_invalid_input(
     arguments: list[str],
     typed: str,
     words: str,
@@ -622,7 +620,7 @@ def test_a_login_that_is_not_whole_is_invalid_input(
     assert "hunter2" not in said.err + said.out
 
 
-def test_names_of_hosts_may_be_repeated() -> None:
+def test_host_flags_may_be_repeated() -> None:
     options = make_parser().parse_args(
         ["inspect", "x", "--insecure-registry", "a", "--insecure-registry", "b:1", "--private-host", "c"]
     )

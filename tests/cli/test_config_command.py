@@ -1,4 +1,4 @@
-"""`fastpull config`, run as a command."""
+"""``fastpull config``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fastpull.cli import main
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastpull.config.paths.SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr("fastpull.config.paths.SYSTEM_DIRECTORY", str(tmp_path / "etc"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
 
 
-def test_every_value_has_its_origin(
+def test_config_shows_each_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = tmp_path / "etc/fastpull/config.toml"
@@ -39,7 +39,7 @@ def test_every_value_has_its_origin(
     assert ["memory", "1G", "FASTPULL_MEMORY"] in [line.split() for line in lines]
 
 
-def test_a_file_that_is_wrong_ends_every_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_config_file_fails_every_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fastpull").mkdir()
     (tmp_path / "fastpull/config.toml").write_text("# mine\nworker = 2\n")
     for arguments in (["config"], ["cache", "ls"], ["inspect", "oci:nowhere"]):
@@ -48,7 +48,7 @@ def test_a_file_that_is_wrong_ends_every_verb(tmp_path: Path, capsys: pytest.Cap
         assert f"{tmp_path}/fastpull/config.toml:2: unknown setting (did you mean workers?): 'worker'" in complaint
 
 
-def test_a_password_has_an_origin_and_is_not_shown(
+def test_config_shows_origin_of_password_but_not_its_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FASTPULL_USERNAME", "me")
@@ -65,6 +65,6 @@ def test_a_password_has_an_origin_and_is_not_shown(
     assert found["authfile"] == {"value": None, "origin": "default"}
 
 
-def test_values_that_do_not_go_together_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_refuses_values_out_of_range(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--memory", "1M"]) == 3
     assert "memory must be at least 16 MiB" in capsys.readouterr().err

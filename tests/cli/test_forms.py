@@ -1,4 +1,4 @@
-"""Forms of names and options that people may use, on the command line and in the library."""
+"""Forms of names and options on the command line and in the library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
         (["nothing"], "choose from pull, warm"),
     ],
 )
-def test_a_misspelled_word_of_the_command_line_is_corrected(
+def test_misspelt_choice_suggests_the_likely_one(
     arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -43,14 +43,14 @@ def test_a_misspelled_word_of_the_command_line_is_corrected(
     assert meant in capsys.readouterr().err
 
 
-def test_comments_in_lists_of_sources_are_left_out(tmp_path: Path) -> None:
+def test_lists_of_sources_skip_comments(tmp_path: Path) -> None:
     (tmp_path / "list").write_text(
         "# all of them\ndebian:12  # the base\n\tnvcr.io#nvidia/pytorch:24.01-py3\t#ours\n\n   # none\noci:a#b\n#c\n"
     )
     assert _read(f"{tmp_path}/list") == ["debian:12", "nvcr.io#nvidia/pytorch:24.01-py3", "oci:a#b"]
 
 
-async def test_digests_of_cache_ls_are_what_cache_rm_takes(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_cache_rm_takes_short_digests_of_cache_ls(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a", os.urandom(100_000))])
     await run("warm", reference, cache=settings.cache)
     [line] = (await run("cache", "ls", cache=settings.cache)).out.splitlines()[1:]
@@ -67,7 +67,7 @@ async def test_digests_of_cache_ls_are_what_cache_rm_takes(registry: FaultyRegis
         assert (await run("cache", "rm", name, cache=settings.cache)).code == 11
 
 
-def test_the_beginning_of_several_digests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ambiguous_short_digest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastpull.cache.store import Store  # noqa: PLC0415
 
     store = Store(f"{tmp_path}/cache")
@@ -79,7 +79,7 @@ def test_the_beginning_of_several_digests_is_refused(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("action", [("gc", "--max-size", "0"), ("verify",)])
-async def test_quiet_care_of_the_cache_says_nothing(
+async def test_quiet_cache_verbs_print_nothing(
     action: tuple[str, ...], registry: FaultyRegistry, settings: Settings
 ) -> None:
     await run("warm", publish(registry, [file("a")]), cache=settings.cache)
@@ -102,7 +102,7 @@ async def test_quiet_care_of_the_cache_says_nothing(
         (["--insecure-registry", "a.io,b.io/x"], "HOST[:PORT]"),
     ],
 )
-def test_config_refuses_what_verbs_would_refuse(
+def test_config_refuses_values_that_a_pull_refuses(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["config", *arguments]) == 3
@@ -111,7 +111,7 @@ def test_config_refuses_what_verbs_would_refuse(
     assert shown.out == ""
 
 
-async def test_inspect_shows_warnings_of_mirrors(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_inspect_shows_mirror_warnings(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a")])
     (tmp_path / "registries.conf").write_text(
         f'[[registry]]\nlocation = "{registry.address}"\n[[registry.mirror]]\nlocation = "127.0.0.1:1/none"\n'
@@ -142,7 +142,7 @@ async def test_control_characters_of_images_and_registries_are_escaped(
     assert all(line.isprintable() for line in failed.err.splitlines())
 
 
-async def test_the_library_lists_its_names_and_takes_one_source(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_dir_lists_public_names_and_warm_takes_one_source(registry: FaultyRegistry, settings: Settings) -> None:
     assert set(fastpull.__all__) <= set(dir(fastpull))
     reference = publish(registry, [file("a")])
     async with fastpull.Client(settings) as client:
@@ -150,7 +150,7 @@ async def test_the_library_lists_its_names_and_takes_one_source(registry: Faulty
     assert (report.source, report.error) == (reference, None)
 
 
-async def test_a_client_that_is_not_open_says_so(settings: Settings, tmp_path: Path) -> None:
+async def test_closed_client_raises_clear_error(settings: Settings, tmp_path: Path) -> None:
     client = fastpull.Client(settings)
     for _ in range(2):
         for call in (
@@ -165,6 +165,6 @@ async def test_a_client_that_is_not_open_says_so(settings: Settings, tmp_path: P
             pass
 
 
-def test_the_example_of_a_runtime_has_a_usage() -> None:
+def test_runtime_example_prints_usage() -> None:
     ended = subprocess.run([sys.executable, ROOT / "examples/run.py"], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr.startswith("usage: run.py IMAGE")) == (2, True)

@@ -1,4 +1,4 @@
-"""The command on a terminal, on none, with Ctrl-C, and with closed pipes."""
+"""The command with a terminal, without one, with Ctrl-C and with closed pipes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def frames(terminal: Terminal) -> list[list[str]]:
     return found
 
 
-async def test_a_display_shows_total_rate_and_layers(
+async def test_display_shows_total_rate_and_layers(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     image = slow_image(registry, size=2_000_000, rate=1_000_000)
@@ -58,7 +58,7 @@ async def test_a_display_shows_total_rate_and_layers(
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(20, 5), (7, 3), (40, 2), (1, 1)])
-async def test_a_small_terminal_shows_what_fits(
+async def test_small_terminal_shows_fitting_lines(
     columns: int, rows: int, registry: FaultyRegistry, settings: Settings
 ) -> None:
     image = slow_image(registry, layers=8, size=60_000)
@@ -73,9 +73,7 @@ async def test_a_small_terminal_shows_what_fits(
 
 
 @pytest.mark.parametrize("kind", ["dumb", "no terminal"])
-async def test_without_a_movable_cursor_there_are_plain_lines(
-    kind: str, registry: FaultyRegistry, settings: Settings
-) -> None:
+async def test_dumb_terminal_gets_plain_lines(kind: str, registry: FaultyRegistry, settings: Settings) -> None:
     image = slow_image(registry, size=20_000)
     if kind == "dumb":
         terminal = Terminal([*FASTPULL, "warm", image], FASTPULL_CACHE=settings.cache, TERM="dumb")
@@ -91,7 +89,7 @@ async def test_without_a_movable_cursor_there_are_plain_lines(
     assert f"{image}: sha256:" in shown
 
 
-async def test_lines_tell_how_far_it_is(
+async def test_plain_lines_show_progress(
     registry: FaultyRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from fastpull.cli import console  # noqa: PLC0415
@@ -104,7 +102,7 @@ async def test_lines_tell_how_far_it_is(
     assert re.search(r"\d+%  .* downloaded, .* of 5.7 MiB verified  .*/s  (\d:\d\d|-:--) left", shown)
 
 
-async def test_ctrl_c_leaves_the_display_whole(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_ctrl_c_keeps_the_display_intact(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     image = slow_image(registry, size=2_000_000)
     terminal = Terminal([*FASTPULL, "pull", image, "-o", f"{tmp_path}/out/"], 100, FASTPULL_CACHE=settings.cache)
     assert await asyncio.to_thread(terminal.read, "downloading")
@@ -118,7 +116,7 @@ async def test_ctrl_c_leaves_the_display_whole(registry: FaultyRegistry, setting
     assert not {name for name in names(tmp_path) if "out" in name}
 
 
-async def test_a_second_ctrl_c_leaves_at_once_with_a_usable_terminal(
+async def test_second_ctrl_c_exits_at_once_with_a_usable_terminal(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     image = slow_image(registry, size=2_000_000)
@@ -131,7 +129,7 @@ async def test_a_second_ctrl_c_leaves_at_once_with_a_usable_terminal(
 
 
 @pytest.mark.parametrize("delay", [0.01, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5])
-async def test_ctrl_c_while_modules_load_ends_without_a_traceback(
+async def test_ctrl_c_while_modules_load_prints_no_traceback(
     delay: float, registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     image = slow_image(registry, size=2_000_000)
@@ -152,7 +150,7 @@ async def test_ctrl_c_while_modules_load_ends_without_a_traceback(
     assert b"KeyboardInterrupt" not in err
 
 
-def test_a_command_in_the_background_of_a_script_goes_on_ignoring_ctrl_c() -> None:
+def test_background_command_keeps_ignoring_ctrl_c() -> None:
     program = "import signal; from fastpull.__main__ import _let_interrupts_end_the_process as f; f(); print(int("
     program += "signal.getsignal(signal.SIGINT) == signal.SIG_IGN))"
     ended = subprocess.run(
@@ -165,7 +163,7 @@ def test_a_command_in_the_background_of_a_script_goes_on_ignoring_ctrl_c() -> No
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("warm", "--json"), ("warm", "-v"), ("inspect", "--json"), ("demo",)]
 )
-async def test_a_closed_pipe_ends_the_command_quietly(
+async def test_closed_pipe_ends_the_command_quietly(
     stream: str, arguments: tuple[str, ...], registry: FaultyRegistry, settings: Settings
 ) -> None:
     sources = [publish(registry, [file("a")])] if arguments[0] in ("warm", "inspect") else []
@@ -186,7 +184,7 @@ async def test_a_closed_pipe_ends_the_command_quietly(
     assert b"Broken pipe" not in shown
 
 
-async def test_copies_of_finished_images_show_progress(
+async def test_copying_a_finished_image_shows_progress(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastpull.pipeline.blobs.TICK_SECONDS", 0.0005)
@@ -210,7 +208,7 @@ async def test_copies_of_finished_images_show_progress(
     assert len({event.copied for event in copies}) > 2
 
 
-async def test_a_network_that_goes_is_told_in_one_line(
+async def test_lost_network_is_reported_in_one_line(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     image = publish(registry, *[[file(f"data{number}", os.urandom(1000))] for number in range(8)])

@@ -23,19 +23,19 @@ UID = str(os.geteuid())
 
 
 def samples(path: Path) -> dict[str, float]:
-    """A text file as Prometheus reads it: by the format's own grammar, with the rules that a parser enforces."""
+    """Return the samples of a text file by the grammar of Prometheus' format."""
     text, found, kinds = path.read_text(), dict[str, float](), dict[str, str]()
     assert text.endswith("\n")
     for line in text.splitlines():
         if comment := re.fullmatch(r"# (HELP|TYPE) (\S+) (.+)", line):
             if comment[1] == "TYPE":
-                assert comment[2] not in kinds, "one TYPE, before all samples of the metric"
+                assert comment[2] not in kinds, "a metric has one TYPE line, before its samples"
                 kinds[comment[2]] = comment[3]
             continue
         sample = re.fullmatch(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{([a-z]+="[^"\\]*"(?:,[a-z]+="[^"\\]*")*)\} (\S+)', line)
         assert sample, line
         name, labels = sample[1], sample[2].replace(f',uid="{UID}"', "")
-        assert list(kinds)[-1] == name, "samples of a metric stand together"
+        assert list(kinds)[-1] == name, "the samples of a metric are grouped"
         assert (kinds[name] == "counter") == name.endswith("_total")
         key = f"{name}{{{labels}}}"
         assert key not in found
@@ -47,7 +47,7 @@ def of(path: Path, name: str, labels: str) -> float | None:
     return samples(path).get(f"fastpull_{name}{{{labels}}}")
 
 
-async def test_commands_add_what_they_did(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_commands_add_their_counters(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     layer, path, before = stored([file("f", CONTENT)], bytes), tmp_path / "fastpull.prom", time.time()
     reference = publish(registry, layer)
     for number in range(3):
@@ -82,7 +82,7 @@ async def test_commands_add_what_they_did(registry: FaultyRegistry, settings: Se
     assert sorted(name for name in os.listdir(tmp_path) if "prom" in name or name.startswith(".")) == [path.name]
 
 
-async def test_the_importer_counts_for_its_user(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_importer_counts_for_its_user(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
     folder.mkdir()
     job = ("env", "SLURM_JOB_ID=1", "SLURM_STEP_ID=0", f"FASTPULL_METRICS={folder}")
@@ -95,7 +95,7 @@ async def test_the_importer_counts_for_its_user(registry: FaultyRegistry, settin
     assert of(path, "runs_total", 'code="3",command="importer"') == 1
 
 
-async def test_commands_that_end_together_all_count(tmp_path: Path, settings: Settings) -> None:
+async def test_concurrent_commands_all_count(tmp_path: Path, settings: Settings) -> None:
     path = tmp_path / "fastpull.prom"
     processes = [
         await start("warm", "oci:/no/such", "--metrics", path, cache=settings.cache, under=("nice", "-n", "5"))
@@ -106,7 +106,7 @@ async def test_commands_that_end_together_all_count(tmp_path: Path, settings: Se
     assert of(path, "runs_total", f'code="{codes.pop()}",command="warm"') == 4
 
 
-async def test_an_interrupted_command_counts(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_interrupted_command_counts(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     registry.faults = [slow(1 << 20)]
     reference = publish(registry, stored([file("f", CONTENT)], bytes))
     process = await start("warm", reference, "--metrics", tmp_path / "a.prom", cache=settings.cache)
@@ -118,7 +118,7 @@ async def test_an_interrupted_command_counts(registry: FaultyRegistry, settings:
 
 
 @pytest.mark.parametrize("place", ["missing/a.prom", "file/a.prom"])
-async def test_metrics_that_cannot_be_written_are_an_error_of_the_command_line_and_a_warning_of_a_site(
+async def test_unwritable_metrics_are_an_error_for_the_flag_and_a_warning_for_a_setting(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -144,7 +144,7 @@ async def test_metrics_that_cannot_be_written_are_an_error_of_the_command_line_a
         b"fastpull_runs_total 3\n",
     ],
 )
-def test_what_is_none_of_ours_is_dropped(tmp_path: Path, content: bytes) -> None:
+def test_foreign_lines_are_dropped(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.prom"
     path.write_bytes(content)
     Metrics("warm").write(str(path), 0)
@@ -153,7 +153,7 @@ def test_what_is_none_of_ours_is_dropped(tmp_path: Path, content: bytes) -> None
 
 
 @pytest.mark.root
-def test_nothing_is_taken_from_another_user_s_file_nor_through_a_link(tmp_path: Path) -> None:
+def test_other_users_files_and_links_are_not_read(tmp_path: Path) -> None:
     path, target = tmp_path / "a.prom", tmp_path / "target"
     Metrics("warm").write(str(path), 0)
     os.chown(path, 65534, 65534)
@@ -167,7 +167,7 @@ def test_nothing_is_taken_from_another_user_s_file_nor_through_a_link(tmp_path: 
     assert target.read_text() == "precious"
 
 
-def test_the_page_has_every_metric() -> None:
+def test_metrics_page_lists_every_metric() -> None:
     page = (Path(fastpull.__file__).parents[1] / "docs/metrics.md").read_text()
     rows = re.findall(r"^\| `(fastpull_\w+)` \| (\w+) \| (.*) \|$", page, re.MULTILINE)
     assert rows == [(name, kind, text) for name, (kind, text) in METRICS.items()]

@@ -6,25 +6,25 @@ from pathlib import Path
 import pytest
 
 from fastpull.config.cpu import available_cores
-from fastpull.config.schema import COUNT, FILE, FOLDER, HOST, HOSTS, NAME, Setting
+from fastpull.config.schema import COUNT, DIRECTORY, FILE, HOST, HOSTS, NAME, Setting
 from fastpull.config.settings import SETTINGS, Settings, effective_settings
 from fastpull.config.units import parse_age, parse_size, show_size
 from fastpull.errors import InvalidSetting
 
 
-def test_arguments_go_before_the_environment_and_that_before_the_defaults() -> None:
+def test_arguments_override_environment_and_defaults() -> None:
     environment = {"FASTPULL_WORKERS": "3", "FASTPULL_MEMORY": "300M", "XDG_CACHE_HOME": "/xdg"}
     settings = Settings.load(environment, workers=5)
     assert (settings.workers, settings.memory, settings.connections) == (5, 300 << 20, 16)
     assert settings.cache == "/xdg/fastpull"
 
 
-def test_text_is_read_wherever_it_comes_from() -> None:
+def test_text_values_are_parsed_from_every_place() -> None:
     settings = Settings.load({"FASTPULL_SYNC": "yes"}, memory="1.5G", connections="4", insecure=None)
     assert (settings.sync, settings.memory, settings.connections, settings.insecure) == (True, 3 << 29, 4, False)
 
 
-def test_the_default_cache_is_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_cache_is_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert Settings.load({}).cache == "/home/me/.cache/fastpull"
 
@@ -41,7 +41,7 @@ def test_the_default_cache_is_in_the_home(monkeypatch: pytest.MonkeyPatch) -> No
         ("CONNECTIONS", "1.5"),
     ],
 )
-def test_a_bad_value_is_told_with_its_name(name: str, value: str) -> None:
+def test_invalid_value_error_names_the_setting(name: str, value: str) -> None:
     with pytest.raises(InvalidSetting, match=name.lower()) as caught:
         Settings.load({f"FASTPULL_{name}": value})
     assert caught.value.exit_code == 3
@@ -50,21 +50,21 @@ def test_a_bad_value_is_told_with_its_name(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("0", 0), ("512", 512), ("1k", 1024), ("10 MiB", 10 << 20), ("2GB", 2 << 30), ("1.5t", 3 << 39)]
 )
-def test_sizes(text: str, size: int) -> None:
+def test_parse_size_reads_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("12h", 43200), ("30d", 2592000), ("1.5w", 907200)])
-def test_ages(text: str, seconds: float) -> None:
+def test_parse_age_reads_units(text: str, seconds: float) -> None:
     assert parse_age(text) == seconds
 
 
-def test_an_unknown_argument_is_a_mistake_of_the_program() -> None:
+def test_unknown_argument_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="memroy"):
         Settings.load({}, memroy=3)
 
 
-def test_there_is_a_core() -> None:
+def test_available_cores_is_at_least_one() -> None:
     assert available_cores() >= 1
 
 
@@ -76,7 +76,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The site's configuration file."""
     path = tmp_path / "etc/fastpull/config.toml"
     path.parent.mkdir(parents=True)
-    monkeypatch.setattr("fastpull.config.paths.SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr("fastpull.config.paths.SYSTEM_DIRECTORY", str(tmp_path / "etc"))
     return path
 
 
@@ -97,7 +97,7 @@ def origins(user: Path, variables: dict[str, str], **given: object) -> dict[str,
     return {one.setting.name: (one.value, one.origin) for one in found}
 
 
-def test_what_is_nearer_to_the_user_counts(site: Path, user: Path) -> None:
+def test_later_places_override_earlier_ones(site: Path, user: Path) -> None:
     names = ["connections", "memory", "workers", "max_entries"]
     site.write_text("".join(f"{name} = {1 + number + (64 << 20)}\n" for number, name in enumerate(names)))
     user.write_text('# mine\nmemory = "300M"\nworkers = 7\nmax_entries = 8\n')
@@ -116,7 +116,7 @@ WRITABLE = {
     # where the default is nothing, which could not be told from no value
     COUNT: 3,
     FILE: "/a/file",
-    FOLDER: "/a/folder",
+    DIRECTORY: "/a/folder",
     HOST: "a.io",
     HOSTS: ("a.io", "b.io:5000"),
     NAME: "me",
@@ -126,7 +126,7 @@ WRITABLE = {
 @pytest.mark.parametrize(
     "setting", [one for one in SETTINGS.values() if not one.kind.is_secret], ids=lambda one: one.name
 )
-def test_every_setting_but_a_secret_can_be_written_everywhere(setting: Setting, site: Path, user: Path) -> None:
+def test_every_setting_but_a_secret_works_in_every_place(setting: Setting, site: Path, user: Path) -> None:
     value = setting.default({"XDG_CACHE_HOME": "/xdg"})
     if value in (None, "", ()):
         value = WRITABLE[setting.kind]
@@ -164,7 +164,7 @@ def test_every_setting_but_a_secret_can_be_written_everywhere(setting: Setting, 
     ],
     ids=lambda text: text.strip().replace("\n", " ")[:30],
 )
-def test_a_wrong_file_is_told_with_its_line(content: str, complaint: str, site: Path, user: Path) -> None:
+def test_config_file_errors_name_the_line(content: str, complaint: str, site: Path, user: Path) -> None:
     for path in (site, user):
         path.write_text(content)
         with pytest.raises(InvalidSetting, match=complaint) as caught:
@@ -175,7 +175,7 @@ def test_a_wrong_file_is_told_with_its_line(content: str, complaint: str, site: 
 
 
 @pytest.mark.parametrize("value", ['"hunter2"', '["hunter2"]'])
-def test_a_file_holds_no_password_and_its_error_neither(site: Path, user: Path, value: str) -> None:
+def test_password_in_a_file_is_refused_without_showing_it(site: Path, user: Path, value: str) -> None:
     user.write_text(f"\npassword = {value}")
     with pytest.raises(
         InvalidSetting, match=f"{user}:2: a configuration file must not hold a secret.*FASTPULL_PASSWORD"
@@ -184,7 +184,7 @@ def test_a_file_holds_no_password_and_its_error_neither(site: Path, user: Path, 
     assert "hunter2" not in str(caught.value) + repr(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_told(site: Path, user: Path) -> None:
+def test_unreadable_config_file_is_an_error(site: Path, user: Path) -> None:
     site.write_bytes(b"\xff")
     with pytest.raises(InvalidSetting, match="not a TOML file"):
         Settings.load(environment(user))
@@ -194,12 +194,12 @@ def test_a_file_that_cannot_be_read_is_told(site: Path, user: Path) -> None:
         Settings.load(environment(user))
 
 
-def test_a_path_in_a_file_may_begin_at_home(site: Path, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_in_a_file_may_begin_with_tilde(site: Path, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     site.write_text('cache = "~/images"')
     assert Settings.load(environment(user)).cache == "/home/me/images"
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1536, 192 << 20, 256 << 30, 3 << 40])
-def test_shown_sizes_are_read_again(size: int) -> None:
+def test_shown_sizes_parse_to_the_same_value(size: int) -> None:
     assert parse_size(show_size(size)) == size

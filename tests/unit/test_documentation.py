@@ -1,4 +1,4 @@
-"""What the documentation tells to type, import and open has to be there."""
+"""The documentation: its commands, names, links and tables match the code."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def assert_understood(line: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_in_the_documentation_are_understood(page: Path) -> None:
+def test_documented_commands_parse(page: Path) -> None:
     for block in blocks(page, "sh"):
         for line in block.splitlines():
             if line.startswith("fastpull "):
                 assert_understood(line)
 
 
-def test_examples_in_the_help_are_understood() -> None:
+def test_help_examples_of_all_parsers_parse() -> None:
     examples = [
         line.strip()
         for parser in parsers(make_parser())
@@ -65,7 +65,7 @@ def test_examples_in_the_help_are_understood() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_in_the_documentation_uses_public_names(page: Path) -> None:
+def test_documented_python_uses_public_names(page: Path) -> None:
     for block in blocks(page, "python"):
         if not re.match(r"try:", block):  # an excerpt from within a coroutine
             compile(block, str(page), "exec")
@@ -77,20 +77,20 @@ def test_python_in_the_documentation_uses_public_names(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_documentation_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith("https://"):
             assert (page.parent / target).exists(), target
 
 
-def test_targets_in_the_documentation_are_in_the_makefile() -> None:
+def test_documented_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for page in PAGES:
         for target in re.findall(r"\bmake ([a-z-]+)\b(?= |$|`)", "".join(blocks(page, "sh")), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_the_tests_that_the_threat_model_names_are_there() -> None:
+def test_threat_model_names_existing_tests() -> None:
     page = (ROOT / "docs/threat-model.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", page))
     there = {
@@ -100,14 +100,14 @@ def test_the_tests_that_the_threat_model_names_are_there() -> None:
     assert not named - there
 
 
-def test_the_limits_of_the_threat_model_are_all_there_are() -> None:
+def test_threat_model_lists_all_limits() -> None:
     page = (ROOT / "docs/threat-model.md").read_text()
     assert set(re.findall(r"`FASTPULL_(MAX_\w+)`", page)) == {
         field.name.upper() for field in fields(fastpull.config.Limits)
     }
 
 
-def test_the_table_of_settings_is_that_of_the_code() -> None:
+def test_documented_settings_table_matches_the_code() -> None:
     lines = ["| in TOML | variable | flag | default | what it is |", "|---|---|---|---|---|"]
     for one in fastpull.config.SETTINGS.values():
         name = "" if one.kind.is_secret else f"`{one.name}`"
@@ -118,7 +118,7 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
     assert expected in page, f"the table in docs/configuration.md has to be:\n{expected}"
 
 
-def test_the_configuration_of_the_documentation_can_be_read(tmp_path: Path) -> None:
+def test_documented_configuration_loads(tmp_path: Path) -> None:
     found = blocks(ROOT / "docs/configuration.md", "toml")
     assert found
     for number, block in enumerate(found):
@@ -128,7 +128,7 @@ def test_the_configuration_of_the_documentation_can_be_read(tmp_path: Path) -> N
         fastpull.Settings.load({"XDG_CONFIG_HOME": str(path.parents[1])})
 
 
-def test_the_library_s_page_names_everything_that_is_public() -> None:
+def test_library_page_lists_all_public_names() -> None:
     page = (ROOT / "docs/library.md").read_text()
     words = set(re.findall(r"\w+", page))
     events = {event.__name__ for event in get_args(Event)}
@@ -142,12 +142,12 @@ def test_the_library_s_page_names_everything_that_is_public() -> None:
         assert re.findall(r"`(\w+)`", row[1]) == [field.name for field in fields(event)]
 
 
-def test_the_errors_of_the_library_s_page_are_all_there_are() -> None:
+def test_library_page_lists_all_errors() -> None:
     page = (ROOT / "docs/library.md").read_text()
     named = set(re.findall(r"`(\w+)`", page.partition("## Errors")[2].partition("## A runtime")[0]))
     assert set(fastpull.errors.__all__) - {"FastpullError"} <= named
 
 
 @pytest.mark.parametrize("name", ["run.py", "warm_service.py"])
-def test_examples_stand_in_the_library_s_page_as_they_are(name: str) -> None:
+def test_library_page_contains_the_examples(name: str) -> None:
     assert (ROOT / "examples" / name).read_text() in blocks(ROOT / "docs/library.md", "python")

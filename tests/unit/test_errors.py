@@ -16,11 +16,11 @@ CLASSES = [
 ]
 
 
-def test_all_is_what_is_there() -> None:
+def test_all_lists_every_error() -> None:
     assert sorted(errors.__all__) == sorted(one.__name__ for one in CLASSES)
 
 
-def test_the_docstring_draws_every_class_with_its_exit_code() -> None:
+def test_docstring_draws_every_class_with_its_exit_code() -> None:
     drawn = dict(re.findall(r"[├└]── (\w+)(?: \(\w+\))?(?:\s+(\d+)\s)?", errors.__doc__ or ""))
     assert set(drawn) == {one.__name__ for one in CLASSES} - {"FastpullError"}
     for one in CLASSES:
@@ -28,14 +28,14 @@ def test_the_docstring_draws_every_class_with_its_exit_code() -> None:
             assert one.exit_code == int(drawn[one.__name__]), one
 
 
-def test_each_family_has_an_exit_code_of_its_own() -> None:
+def test_each_family_has_a_unique_exit_code() -> None:
     families = [one for one in CLASSES if "exit_code" in vars(one)]
     codes = [one.exit_code for one in families]
     assert len(set(codes)) == len(codes)
     assert all(0 < code < 126 for code in codes)
 
 
-def test_exit_codes_are_in_the_help_and_in_the_documentation() -> None:
+def test_help_and_documentation_list_exit_codes() -> None:
     help_text = make_parser().format_help()
     documented = (Path(fastpull.__file__).parents[1] / "docs/errors.md").read_text()
     for one in CLASSES:
@@ -43,11 +43,11 @@ def test_exit_codes_are_in_the_help_and_in_the_documentation() -> None:
         assert re.search(rf"\| {one.exit_code} \|.*`{one.__name__}`", documented) or one is FastpullError, one
 
 
-def test_names_from_layers_cannot_steer_a_terminal() -> None:
+def test_printable_escapes_names_from_layers() -> None:
     assert printable(b"a\x1b[31m\xff\n\xc3\xa9") == "a\\x1b[31m\\xff\\n\xe9"
 
 
-def test_messages_say_what_where_and_what_next() -> None:
+def test_messages_hold_event_place_and_hint() -> None:
     error = errors.DigestMismatch("layer 1", "sha256:a", "sha256:b")
     assert str(error).startswith("got digest sha256:b, expected sha256:a for: layer 1. ")
 

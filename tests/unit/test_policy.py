@@ -188,7 +188,7 @@ def test_malformed_policy_rejects_all_images(document: Any, reason: str) -> None
 
 @pytest.mark.case("signatures", "without a policy file all images are accepted")
 def test_user_policy_replaces_system_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr(paths, "SYSTEM_DIRECTORY", str(tmp_path / "etc"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     load_policy().check(docker("a.com/b"))
     for path, requirements, is_in in (

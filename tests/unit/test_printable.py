@@ -14,19 +14,19 @@ texts = st.text(alphabet=st.characters(), max_size=40)
 
 
 @given(texts)
-def test_printable_text_has_no_controls_and_can_be_written(text: str) -> None:
+def test_printable_text_is_printable_and_encodable(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     shown.encode()
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=("C", "Z"), include_characters=" ")))
-def test_printable_leaves_ordinary_text_as_it_is(text: str) -> None:
+def test_printable_keeps_ordinary_text(text: str) -> None:
     assert printable(text) == text
 
 
 @given(st.binary(max_size=40))
-def test_bytes_that_are_no_text_are_escaped(name: bytes) -> None:
+def test_invalid_utf8_is_escaped(name: bytes) -> None:
     assert printable(name).isprintable()
 
 

@@ -1,4 +1,4 @@
-"""The progress display: what is counted, and lines that fit any terminal."""
+"""The progress display: counters, and lines that fit any terminal."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def test_every_row_is_shown_or_counted(total: Total, rows: list[ProgressRow], wi
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["C"])), st.integers(0, 100))
-def test_cut_text_fits_and_text_that_fits_is_left_alone(text: str, width: int) -> None:
+def test_cut_text_fits_and_fitting_text_is_kept(text: str, width: int) -> None:
     found = cut(text, width)
     assert cell_width(found) <= width
     assert cell_width(text) > width or found == text
 
 
 @given(some_rows(), st.integers(0, 60))
-def test_a_bar_has_its_width_and_tells_unpacked_from_downloaded(row: ProgressRow, width: int) -> None:
+def test_bar_separates_unpacked_from_downloaded(row: ProgressRow, width: int) -> None:
     found = bar(row, width)
     assert len(found) == width
     assert found == "#" * found.count("#") + "=" * found.count("=") + "-" * found.count("-")
@@ -78,7 +78,7 @@ def test_a_bar_has_its_width_and_tells_unpacked_from_downloaded(row: ProgressRow
         assert found.count("#") == width * row.read // row.size
 
 
-def test_active_rows_are_shown_first_and_the_others_collapse() -> None:
+def test_active_rows_come_first_and_others_collapse() -> None:
     done = [ProgressRow(f"done{n}", 10, 10, 10, "done", is_done=True) for n in range(20)]
     waiting = [ProgressRow(f"waiting{n}", 10) for n in range(20)]
     active = [ProgressRow("active", 10, 5, 2)]
@@ -89,7 +89,7 @@ def test_active_rows_are_shown_first_and_the_others_collapse() -> None:
     assert found[-1] == "  and 37 more: 20 done, 17 waiting"
 
 
-def test_the_forms_of_lines() -> None:
+def test_line_forms_by_width() -> None:
     total = Total("debian:12", 100 * MIB, 60 * MIB, 25 * MIB, 50 * MIB, 10 * MIB, 7.6, "", "unpacked")
     whole = "debian:12  25%  50.0 MiB downloaded, 25.0 of 100.0 MiB unpacked  10.0 MiB/s  0:08 left"
     assert total_line(total) == whole
@@ -112,7 +112,7 @@ def test_the_forms_of_lines() -> None:
     ("seconds", "words"),
     [(None, "-:--"), (0, "0:00"), (59.6, "1:00"), (3599.4, "59:59"), (3600, "1:00:00"), (9e9, "-:--")],
 )
-def test_time_left_in_words(seconds: float | None, words: str) -> None:
+def test_time_left_is_shown_in_units(seconds: float | None, words: str) -> None:
     assert duration(seconds) == words
 
 
@@ -132,18 +132,18 @@ def test_two_sizes_share_their_unit(part: int, whole: int, words: str) -> None:
 
 
 @given(counts, counts)
-def test_a_part_is_never_shown_larger_than_the_whole(part: int, whole: int) -> None:
+def test_part_is_never_shown_larger_than_the_whole(part: int, whole: int) -> None:
     part, whole = sorted((part, whole))
     first, _, second, _ = part_of(part, whole).split()
     assert float(first) <= float(second)
 
 
 @given(st.integers(0, 1 << 50), st.integers(1, 1 << 50))
-def test_all_is_done_at_100_percent_only(part: int, whole: int) -> None:
+def test_100_percent_means_complete(part: int, whole: int) -> None:
     assert (percent(part, whole) == "100%") == (part >= whole)
 
 
-def test_a_rate_follows_the_last_seconds_and_ends_at_0() -> None:
+def test_rate_follows_the_last_seconds_and_ends_at_0() -> None:
     rate = Rate()
     for tick in range(100):
         rate.add(tick / 10, 1000)
@@ -155,7 +155,7 @@ def test_a_rate_follows_the_last_seconds_and_ends_at_0() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 1 << 40)), max_size=50))
-def test_a_rate_is_never_negative(steps: list[tuple[float, int]]) -> None:
+def test_rate_is_never_negative(steps: list[tuple[float, int]]) -> None:
     rate, now = Rate(), 0.0
     for pause, amount in steps:
         now += pause
@@ -173,7 +173,7 @@ def follow(*events: Event, shows_nodes: bool = False) -> Tracker:
     return tracker
 
 
-def test_downloaded_and_unpacked_bytes_are_told_apart() -> None:
+def test_downloaded_and_unpacked_bytes_are_separate() -> None:
     tracker = follow(
         LayerProgress("a", DIGESTS[0], 100, 0, 0, 0),
         LayerProgress("a", DIGESTS[0], 100, 10, 30, 60),
@@ -194,14 +194,14 @@ def test_time_left_is_that_of_the_slower_stage() -> None:
     assert 950 / 12 < total.left_seconds < 950 / 7
 
 
-def test_a_copy_of_a_finished_image_has_progress() -> None:
+def test_copy_of_a_finished_image_has_progress() -> None:
     tracker = follow(Committing("a", 3), Copying("a", 1000, 0), Copying("a", 1000, 400))
     total = tracker.total(3.0)
     assert (total.size, total.read, total.verb) == (1000, 400, "copied")
     assert [row.word for row in tracker.rows()] == ["copying"]
 
 
-def test_of_several_images_each_has_a_row() -> None:
+def test_each_of_several_images_has_a_row() -> None:
     tracker = follow(
         LayerProgress("a", DIGESTS[0], 100, 50, 0, 60),
         LayerDone("b", DIGESTS[1], 50, 0, was_cached=False),

@@ -326,7 +326,7 @@ def test_short_name_is_rejected_if_search_excludes_docker_hub(search: str) -> No
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
     """Writes ``/etc/containers`` or the user's files: of a location, so that it can be seen which was read."""
-    monkeypatch.setattr(paths, "SYSTEM_FOLDER", str(tmp_path / "etc"))
+    monkeypatch.setattr(paths, "SYSTEM_DIRECTORY", str(tmp_path / "etc"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
     def write(path: str, location: str) -> str:

@@ -186,7 +186,7 @@ class Keyring:
         return self._access.authfile or self._environment.get("REGISTRY_AUTH_FILE", "")
 
     def _user_folder(self, family: str) -> str:
-        return paths.folders(family, self._environment)[0]
+        return paths.config_directories(family, self._environment)[0]
 
     async def _from_settings(self, search: _Search) -> Credentials | None:
         if not self._access.username:

@@ -31,7 +31,7 @@ def _paths(given: str | None, environment: Mapping[str, str]) -> list[str]:
     if given:
         return [given]
     main = paths.find_file("registries.conf", environment)
-    user, system = paths.folders("containers", environment)
+    user, system = paths.config_directories("containers", environment)
     belongs_to_user = main is not None and os.path.dirname(main) == user
     folders = [user] if belongs_to_user else [system, user]
     found = [] if main is None else [main]

@@ -97,7 +97,9 @@ def find_certificates(host: str) -> Certificates | None:
     names = [host] if ":" in host.rpartition("]")[2] else [host, f"{host}:443"]
     if host == "registry-1.docker.io":
         names.append(DOCKER_HUB)
-    users, systems = zip(*(paths.folders(family, os.environ) for family in ("containers", "docker")), strict=True)
+    users, systems = zip(
+        *(paths.config_directories(family, os.environ) for family in ("containers", "docker")), strict=True
+    )
     for folder in users + systems:
         for name in names:
             found = Certificates.in_directory(os.path.join(folder, "certs.d", name))
