@@ -21,7 +21,7 @@ from fastpull.telemetry.events import Event
 ROOT = Path(fastpull.__file__).parents[1]
 PACKAGES = ["cache", "cluster", "config", "oci", "pipeline", "registry", "runtimes", "sinks", "telemetry"]
 FACES = [*PACKAGES, "errors", "progress"]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
