@@ -75,12 +75,12 @@ def _show_login(options: argparse.Namespace) -> int:
         login = {"origin": found.origin, "username": found.username, "kind": found.kind} if found else None
         print(json.dumps({"subject": search.subject, "login": login, "places": plain(search.locations)}, indent=2))
         return 0
-    who = (
+    shown = (
         f"{found.username or '(a token)'}, with the {found.kind} of {found.origin}"
         if found
         else "no login, anonymous access"
     )
-    print(printable(f"{search.subject}: {who}"))
+    print(printable(f"{search.subject}: {shown}"))
     for place in search.locations:
         print(printable(f"  {place.name}: {place.outcome}"))
     return 0

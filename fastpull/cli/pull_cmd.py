@@ -92,7 +92,8 @@ def add_verb(verbs: Any) -> None:
         action="append",
         choices=fastpull.runtimes.RUNTIMES,
         default=[],
-        help="add the files that a runtime needs, inside or beside the output; may be repeated",
+        help=f"add the files of a runtime, inside or beside the output: {', '.join(fastpull.runtimes.RUNTIMES)}; "
+        "may be repeated",
     )
     parser.add_argument(
         "--force",

@@ -70,12 +70,12 @@ class ProgressRow:
 
     @property
     def is_active(self) -> bool:
-        """Whether work on it has begun, and not ended."""
+        """Return whether work on the row has begun and not ended."""
         return not self.is_done and bool(self.present or self.read)
 
     @property
     def word(self) -> str:
-        """The state in a word."""
+        """Return the state in a word."""
         if self.state or self.is_done:
             return self.state or "done"
         if not self.is_active:
