@@ -1,6 +1,6 @@
-"""Writing tar archives: entries as headers, in the pax format where ustar does not suffice.
+"""Writing tar archives: ustar headers, with pax headers where a value does not fit.
 
-The same entries always give the same bytes. Spec: POSIX.1-2017 pax, ustar Interchange Format.
+Equal entries give equal bytes. Spec: POSIX.1-2017 pax, ustar Interchange Format.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fastpull.layers.entry import Entry, EntryType
 BLOCK = 512
 _MAX_NAME, _MAX_PREFIX = 100, 155
 END = bytes(2 * BLOCK)
-"""What ends an archive."""
+"""The end of an archive."""
 
 # name, mode, uid, gid, size, mtime, checksum, typeflag, linkname, magic and version, devices, prefix
 _HEADER = struct.Struct("100s8s8s8s12s12s8sc100s8s64x8s8s155s12x")
@@ -30,7 +30,7 @@ _FLAGS = {
 
 
 def header_of(entry: Entry) -> bytes:
-    """The header of an entry, with a pax header before it where a field does not fit; payload is to follow."""
+    """Return the header of an entry, after a pax header if a value does not fit. The payload must follow."""
     path = entry.path + b"/" if entry.type is EntryType.DIRECTORY else entry.path
     path = path if entry.path else b"./"
     link = entry.linkname
@@ -64,22 +64,22 @@ def header_of(entry: Entry) -> bytes:
 
 
 def padded(payload: bytes) -> bytes:
-    """Payload, and zeros up to the next block."""
+    """Return the payload, padded with zeros to whole blocks."""
     return payload + padding_of(len(payload))
 
 
 def padding_of(size: int) -> bytes:
-    """The zeros that follow a payload, up to the next block."""
+    """Return the zeros that pad a payload to whole blocks."""
     return bytes(-size % BLOCK)
 
 
 def archive(entries: Iterable[tuple[Entry, bytes]]) -> bytes:
-    """A whole archive in memory, of entries with their payload."""
+    """Return an archive of entries with their payload."""
     return b"".join(header_of(entry) + padded(payload) for entry, payload in entries) + END
 
 
 def _split(path: bytes) -> tuple[bytes, bytes]:
-    """A path as a header's prefix and name, the shortest prefix that suffices; none, if there is none."""
+    """Return a path as prefix and name, with the shortest possible prefix; an empty prefix if none is possible."""
     if len(path) <= _MAX_NAME:
         return b"", path
     cut = path.find(b"/", len(path) - _MAX_NAME - 1, len(path) - 1)
@@ -109,7 +109,7 @@ def _ustar(
     device: tuple[int, int] = (0, 0),
     prefix: bytes = b"",
 ) -> bytes:
-    """One header block; what does not fit is cut, or zero, because a pax record says it."""
+    """Return a header block. A value that does not fit is cut or zero, because a pax record holds it."""
     block = _HEADER.pack(
         path[:_MAX_NAME],
         b"%07o" % mode,

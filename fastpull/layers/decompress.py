@@ -1,6 +1,6 @@
-"""Inflating layers: gzip, zstd or neither, as the first bytes say.
+"""Inflating layers: gzip, zstd or plain, detected by the first bytes.
 
-The media type is not asked: registries and builders get it wrong, and the digest vouches for the bytes either way.
+The media type is ignored: registries and builders set it wrongly, and the digest verifies the bytes in any case.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Inflated(Protocol):
     """The uncompressed bytes of a layer.
 
     Attributes:
-        is_plain: they are those of the blob.
+        is_plain: whether they are the bytes of the blob itself.
     """
 
     is_plain: ClassVar[bool]
 
     def read(self, size: int, /) -> bytes:
-        """Returns up to ``size`` bytes; nothing at the end.
+        """Return up to ``size`` bytes; nothing at the end.
 
         Raises:
-            DecompressError: the stream is corrupt, truncated, or something follows it.
-            LimitExceeded: it asks for more memory than it may have.
+            DecompressError: the stream is corrupt or truncated, or other bytes follow it.
+            LimitExceeded: the stream needs more memory than the limit.
         """
 
 
@@ -58,20 +58,20 @@ def inflate(
     limits: Limits = DEFAULT_LIMITS,
     on_window: Callable[[int], None] = _ignore,
 ) -> Inflated:
-    """Opens a layer's stream of uncompressed bytes.
+    """Return a reader of the uncompressed bytes of a layer.
 
     Args:
-        raw: the blob; read to its very end by the time the result is.
-        subject: the layer, for messages.
-        limits: how much memory it may ask for.
-        on_window: told the window of each frame, in bytes, before memory is taken for it.
+        raw: the blob; it is read to its end when the result is.
+        subject: name of the layer in messages.
+        limits: limits of the layer's memory.
+        on_window: called with the window of each frame, in bytes, before memory is allocated for it.
 
     Returns:
-        A reader over all members of a gzip stream, all frames of a zstd stream with skippable frames passed over, or
-        the blob itself.
+        A reader over all members of a gzip stream, over all frames of a zstd stream except skippable ones, or over the
+        blob itself.
 
     Raises:
-        UnsupportedMediaType: the first bytes are those of a format that layers do not have.
+        UnsupportedMediaType: the first bytes are those of a format that layers must not have.
 
     Spec: RFC 1952; RFC 8878; image-spec layer.md.
     """
@@ -90,7 +90,7 @@ def inflate(
 
 
 class _Rewound(io.RawIOBase):
-    """A stream whose first bytes have been looked at already."""
+    """A stream that starts with bytes that were read before."""
 
     def __init__(self, head: bytes, raw: io.RawIOBase) -> None:
         self._head = head
@@ -175,17 +175,17 @@ def _is_skippable(magic: bytes) -> bool:
 
 
 class ZstdFraming(io.RawIOBase):
-    """A zstd stream on its way to the decompressor, which does not tell a complete stream from a cut one.
+    """A zstd stream between source and decompressor, which does not detect a truncated stream itself.
 
-    Follows the headers of frames and blocks, and skips what they hold.
+    It follows the headers of frames and blocks, and skips their content.
 
     Args:
         source: the stream.
-        on_window: told the window of each frame, before its header is handed on.
+        on_window: called with the window of each frame, before its header is passed on.
 
     Attributes:
-        window: bytes that a frame so far asks to keep in memory, at most. A frame too large for the decompressor may be
-            far behind when it says so: what it reads at a time has many small ones.
+        window: largest window of the frames so far, in bytes. The decompressor reports a frame that is too large late,
+            because it reads many small frames at once.
 
     Spec: RFC 8878, 3.1 Frames.
     """
@@ -202,15 +202,15 @@ class ZstdFraming(io.RawIOBase):
 
     @property
     def complete(self) -> bool:
-        """Whether what was read so far ends where a frame ends."""
+        """Whether the bytes read so far end at the end of a frame."""
         return self._between_frames and not self._skip and not self._header
 
     def readable(self) -> bool:
-        """As every raw stream says."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what every caller passes
-        """Reads the next bytes of the stream, and follows its headers."""
+        """Read the next bytes of the stream, and follow its headers."""
         size = self._source.readinto(buffer) or 0
         data = memoryview(buffer)[:size]
         while data:
@@ -227,7 +227,7 @@ class ZstdFraming(io.RawIOBase):
         return size
 
     def _headers(self) -> Generator[int, bytes, None]:
-        """Asks for each header by its size, having set how many bytes to skip before it."""
+        """Yield the size of each header; set how many bytes to skip before it."""
         while True:
             self._between_frames = True
             magic = yield 4

@@ -1,4 +1,4 @@
-"""Entries of a changeset, as they stand in the tar."""
+"""Entries of a layer, as in its tar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class EntryType(IntEnum):
-    """What an entry is; the numbers are those of ``native/entries.pxi``."""
+    """The type of an entry; ``native/entries.pxi`` has the same numbers."""
 
     FILE = 0
     HARDLINK = 1
@@ -23,13 +23,13 @@ class Entry:
     """One entry of a layer.
 
     Attributes:
-        path: within the root, without leading or trailing slash; empty for the root itself.
-        type: what it is.
+        path: path within the root, without leading or trailing slash; empty for the root.
+        type: type of the entry.
         mode: permission bits with setuid, setgid and sticky, at most 0o7777.
         uid, gid: owner and group.
-        mtime: seconds since the epoch, may be negative.
-        size: of a file, in bytes, holes included; 0 for all else.
-        linkname: target of a symbolic link as it stands, of a hard link as a path within the root.
+        mtime: seconds since the epoch; may be negative.
+        size: size of a file in bytes, including holes; 0 for other types.
+        linkname: target of a symbolic link, unchanged; path within the root of the target of a hard link.
         device: major and minor number of a device.
         xattrs: name and value of each extended attribute.
     """

@@ -1,4 +1,4 @@
-"""What can be wrong with a tar stream: the codes that the scanner returns."""
+"""Faults of a tar stream: the codes that the scanner returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Fault(IntEnum):
-    """A scanner's verdict; the numbers are those of ``native/fields.pxi``."""
+    """The result of the scanner; ``native/fields.pxi`` has the same numbers."""
 
     NONE = 0
     MEMORY = 1
@@ -42,7 +42,7 @@ class Fault(IntEnum):
 
 
 LAYER_FAULTS = frozenset({Fault.PATH_ESCAPES, Fault.NAME_LENGTH, Fault.XATTR_NAME, Fault.TARGET_LENGTH})
-"""Faults of a well-formed archive: what it asks for is refused."""
+"""Faults of a well-formed archive with content that fastpull refuses."""
 
 LIMITS = {
     Fault.PATH_DEPTH: "",
@@ -50,7 +50,7 @@ LIMITS = {
     Fault.XATTR_SIZE: "",
     Fault.LAYER_SIZE: "max_layer_size",
 }
-"""Faults that are limits, and the settings that raise them, where there are any."""
+"""Faults that are limits, each with the setting that raises it, if any."""
 
 REASONS = {
     Fault.CHECKSUM: "header checksum does not match",

@@ -1,4 +1,4 @@
-"""The index of a layer: all its entries, in columns."""
+"""The index of a layer: all its entries, stored in columns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAGIC = b"fastpull index 1\n"
 
 
 class Columns(NamedTuple):
-    """A table of entries: for each column the values of all rows, in native byte order.
+    """A table of entries: one column per field, in native byte order.
 
-    ``paths`` and ``links`` hold the names one after the other, ``path_ends`` and ``link_ends`` where each ends.
-    ``xattrs`` holds records of entry number, length of name, length of value (each four bytes), name and value.
+    ``paths`` and ``links`` are concatenated names; ``path_ends`` and ``link_ends`` are the end offsets of each name.
+    ``xattrs`` is a sequence of records: entry number, length of name, length of value (four bytes each), name, value.
     """
 
     types: bytes
@@ -39,14 +39,14 @@ class Columns(NamedTuple):
 
 
 class LayerIndex(Sequence[Entry]):
-    """The entries of one layer in the order of its tar, some 45 bytes each and their names.
+    """The entries of one layer in the order of its tar, about 45 bytes each and their names.
 
-    Entries are made when they are asked for; the columns serve loops over all of them.
+    `Entry` objects are created on access; loops over all entries use the columns.
 
     Attributes:
-        blob: digest of the layer as it is stored, for messages and as the index's key.
-        diff_id: of the uncompressed layer, as hashed while it was scanned.
-        size: of the uncompressed layer, in bytes.
+        blob: digest of the layer's blob, for messages and as the key of the index.
+        diff_id: digest of the uncompressed layer, computed while it was scanned.
+        size: size of the uncompressed layer, in bytes.
         columns: the table.
         types, modes, uids, gids, mtimes, sizes, devices: the columns as sequences of integers; a device is
             ``major << 32 | minor``.
@@ -69,7 +69,7 @@ class LayerIndex(Sequence[Entry]):
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Self:
-        """Makes an index of entries in memory, without a layer that they came from."""
+        """Return an index of entries that come from no layer."""
         rows = list(entries)
 
         def ends(names: Iterable[bytes]) -> bytes:
@@ -122,17 +122,17 @@ class LayerIndex(Sequence[Entry]):
         )
 
     def path(self, number: int) -> bytes:
-        """The path of an entry."""
+        """Return the path of an entry."""
         start = self._path_ends[number - 1] if number else 0
         return self.columns.paths[start : self._path_ends[number]]
 
     def link(self, number: int) -> bytes:
-        """The target of an entry that is a link, else nothing."""
+        """Return the target of a link; empty for other entries."""
         start = self._link_ends[number - 1] if number else 0
         return self.columns.links[start : self._link_ends[number]]
 
     def paths(self) -> Iterator[bytes]:
-        """The paths of all entries."""
+        """Yield the paths of all entries."""
         names, start = self.columns.paths, 0
         for end in self._path_ends:
             yield names[start:end]
@@ -140,9 +140,9 @@ class LayerIndex(Sequence[Entry]):
 
     @cached_property
     def xattrs(self) -> dict[int, tuple[tuple[bytes, bytes], ...]]:
-        """The extended attributes of the entries that have any, sorted by name.
+        """Extended attributes by entry number, sorted by name.
 
-        Of two records of one name the last counts, and one without a value removes the name, as in all pax records.
+        As in all pax records, the last record of a name applies, and a record without a value removes the name.
         """
         records, at = self.columns.xattrs, 0
         found: dict[int, dict[bytes, bytes]] = {}
@@ -158,10 +158,10 @@ class LayerIndex(Sequence[Entry]):
         }
 
     def check(self) -> None:
-        """Makes sure that the columns fit each other, where somebody else may have made them.
+        """Check that the columns are consistent; an index from the cache may come from another process.
 
         Raises:
-            ValueError: they do not.
+            ValueError: the columns are inconsistent.
         """
         count = len(self)
         columns = (self.modes, self.uids, self.gids, self.mtimes, self.sizes, self.devices)
@@ -180,19 +180,17 @@ class LayerIndex(Sequence[Entry]):
             raise ValueError("its index has attributes that are cut off") from error
 
     def owned_by_one(self) -> LayerIndex:
-        """The same entries, all root's, with files that their owner may read and write, and directories open to it."""
+        """Return an index with owner 0:0 for all entries, with files and directories accessible to their owner."""
         extra = [0o600] * len(EntryType)
         extra[EntryType.DIRECTORY] = 0o700
         extra[EntryType.SYMLINK] = 0
         modes = (mode | extra[type_] for mode, type_ in zip(self.modes, self.types, strict=True))
-        nobody = bytes(len(self.columns.uids))
+        root = bytes(len(self.columns.uids))
         packed = struct.pack(f"={len(self)}H", *modes)
-        return LayerIndex(
-            self.blob, self.diff_id, self.size, self.columns._replace(modes=packed, uids=nobody, gids=nobody)
-        )
+        return LayerIndex(self.blob, self.diff_id, self.size, self.columns._replace(modes=packed, uids=root, gids=root))
 
     def to_bytes(self) -> bytes:
-        """The index as a file: a line of magic, a line of JSON, and the columns."""
+        """Return the index as a file: a magic line, a JSON line, and the columns."""
         head = {
             "byte_order": sys.byteorder,
             "blob": str(self.blob),
@@ -204,10 +202,10 @@ class LayerIndex(Sequence[Entry]):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Reads what `to_bytes` wrote; that the bytes are as they were is for the caller to know.
+        """Return the index that `to_bytes` wrote. The caller must have verified the bytes.
 
         Raises:
-            ValueError: another format, or another machine's byte order.
+            ValueError: the format or the byte order differs.
         """
         try:
             return cls._parse(content)

@@ -1,16 +1,16 @@
-"""Merging layers: what an image's root filesystem is.
+"""The merge of layers into the root filesystem of an image.
 
-Pure: indexes in, tree out. The result depends on nothing but the layers' entries; in which order layers arrived, were
-scanned or written has no part in it.
+Pure: indexes in, tree out. The result depends only on the entries of the layers, and not on the order in which layers
+arrive, are scanned or are written.
 
-The rules, beyond the specification's own words:
+The rules, in addition to the specification:
 
-* Markers act before the layer's entries, wherever in the tar they stand: `fastpull.layers.whiteouts`.
-* Entries act in the order of the tar; of a path that stands twice the last entry counts.
-* An entry below a symbolic link goes where the link leads, inside the root, whatever layer the link is of.
-* A hard link takes the inode that its target has at that moment.
-* Directories that no entry describes are 0755 0:0 at the epoch. One below a lower file or device replaces it; below a
-  file or device of its own layer it is refused.
+* Whiteouts apply before the entries of their layer, at any position in the tar: `fastpull.layers.whiteouts`.
+* Entries apply in the order of the tar; if a path occurs twice, the last entry applies.
+* An entry below a symbolic link goes to the target of the link, inside the root, whichever layer has the link.
+* A hard link refers to the inode that its target has at that moment.
+* Directories that no entry describes are 0755 0:0 at the epoch. Such a directory replaces a file or device of a lower
+  layer; a file or device of the same layer in its place is an error.
 
 Spec: image-spec layer.md, Applying Changesets.
 """
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def merge(indexes: Sequence[LayerIndex]) -> Tree:
-    """Applies layers, from the base to the top.
+    """Merge layers, from the base to the top.
 
     Raises:
-        LayerError: a changeset asks for what cannot be: a hard link to nothing or to a directory, a root that is not a
-            directory, an entry below a file of its own layer, a malformed whiteout.
-        LimitExceeded: links lead to a path that is too deep.
+        LayerError: a hard link without a target or to a directory, a root that is not a directory, an entry below a
+            file of its own layer, or a malformed whiteout.
+        LimitExceeded: symbolic links lead to a path that is too deep.
     """
     tree = Tree(indexes)
     for layer in range(len(indexes)):
@@ -44,22 +44,22 @@ def merge(indexes: Sequence[LayerIndex]) -> Tree:
 
 
 def overlay(tree: Tree, index: LayerIndex) -> None:
-    """Applies one more layer on top of a tree.
+    """Merge one more layer into a tree.
 
     Raises:
-        LayerError, LimitExceeded: as from `merge`; the tree is of no use then.
+        LayerError, LimitExceeded: as from `merge`; the tree is invalid then.
     """
     tree.indexes = (*tree.indexes, index)
     _Changeset(tree, len(tree.indexes) - 1).apply()
 
 
 class _Changeset:
-    """One layer, to be applied to a tree.
+    """The changes of one layer.
 
     Args:
-        tree: of the layers below.
+        tree: tree of the layers below.
         layer: number of the layer.
-        markers: of the layer; read if not given.
+        markers: whiteouts of the layer; read from its index if None.
     """
 
     def __init__(self, tree: Tree, layer: int, markers: Whiteouts | None = None) -> None:
@@ -71,7 +71,7 @@ class _Changeset:
         self._parent = tree.root
 
     def apply(self) -> None:
-        """Hide what the layer hides of those below, then add its entries."""
+        """Apply the whiteouts of the layer, then add its entries."""
         for directory, name in find_hidden(self._tree, self._index, self._markers, self._preview):
             hide(directory, name)
         self.add_entries()
@@ -83,7 +83,7 @@ class _Changeset:
         """Add the layer's entries, in the order of the tar.
 
         Args:
-            skip_refused: go on after an entry that the tree cannot take.
+            skip_refused: whether to skip entries that cause an error.
         """
         types, origin, markers = self._index.types, origin_of(self._layer, 0), self._markers.numbers
         for number, path in enumerate(self._index.paths()):
@@ -128,7 +128,7 @@ class _Changeset:
     def _put(self, name: bytes, node: Node, path: bytes) -> None:
         existing = self._parent.children.get(name)
         if existing is not None:
-            # what is replaced may have been a directory or a link on the way to the parent at hand
+            # the replaced node may be a directory or link on the path of the cached parent
             self._parent_path = None
             if self._is_own(existing):
                 self._note_repeated(path)

@@ -1,4 +1,4 @@
-"""What the layers of an image take together, and where that becomes too much."""
+"""The total size of the layers of an image, and its limits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
     from fastpull.native import EntryTable
 
-_FREELY = 1 << 30  # bytes that a layer may have before its ratio counts
-_ALWAYS_FREELY = 16 << 20  # however full the disk is
+_FREELY = 1 << 30  # uncompressed bytes of a layer below which its ratio is not checked
+_ALWAYS_FREELY = 16 << 20  # the same on a disk that is almost full
 
 
 class Quota:
-    """Counts what layers take, on as many threads as they like.
+    """Counts sizes and entries of all layers of an image; threads may share it.
 
     Args:
-        limits: of the image.
-        room: bytes that are free where the output is made.
+        limits: limits of the image.
+        room: free bytes on the filesystem of the output.
     """
 
     def __init__(self, limits: Limits, room: int) -> None:
@@ -32,7 +32,7 @@ class Quota:
         self._size = self._entries = 0
 
     def take(self, layer: int, size: int, entries: int) -> tuple[int, int]:
-        """Notes what a layer takes now, bytes and entries, and returns what all of them take."""
+        """Set the bytes and entries of a layer; return the totals of all layers."""
         with self._lock:
             size_before, entries_before = self._taken.get(layer, (0, 0))
             self._taken[layer] = size, entries
@@ -42,12 +42,12 @@ class Quota:
 
 
 class LayerQuota:
-    """Counts what one layer takes; with the image's other layers, too. One that is read again counts once.
+    """Checks one layer against the limits, alone and together with the other layers. A repeated layer counts once.
 
     Args:
-        quota: of the image.
-        layer: its number.
-        subject: the layer, for messages.
+        quota: quota of the image.
+        layer: number of the layer.
+        subject: name of the layer in messages.
     """
 
     def __init__(self, quota: Quota, layer: int, subject: str) -> None:
@@ -56,16 +56,16 @@ class LayerQuota:
         self._subject = subject
 
     def check(self, read: int, unpacked: int, content: int, entries: EntryTable | LayerIndex) -> None:
-        """Says how far the layer has come.
+        """Check the progress of the layer.
 
         Args:
-            read: bytes of the blob.
-            unpacked: bytes of the tar.
-            content: bytes of the files, with their holes.
-            entries: so far.
+            read: bytes of the blob so far.
+            unpacked: bytes of the tar so far.
+            content: bytes of files so far, including holes.
+            entries: entries so far.
 
         Raises:
-            LimitExceeded: it is too much.
+            LimitExceeded: a limit is exceeded.
         """
         limits, size = self._quota.limits, max(unpacked, content)
         if size > limits.max_layer_size:

@@ -1,4 +1,4 @@
-"""The merged tree: which entry of which layer stands at each path."""
+"""The merged tree: the entry at each path, and the layer that it comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastpull.layers.index import LayerIndex
 
 Origin: TypeAlias = int
-"""A layer and an entry as one number, ``layer << 32 | entry``: two names with one origin are links to one inode."""
+"""A layer and an entry as one number, ``layer << 32 | entry``. Names with the same origin are hard links."""
 
 
 def origin_of(layer: int, entry: int) -> Origin:
@@ -22,12 +22,12 @@ def origin_of(layer: int, entry: int) -> Origin:
 
 
 def layer_of(origin: Origin) -> int:
-    """Return the number of the layer that an origin is of."""
+    """Return the number of the layer of an origin."""
     return origin >> 32
 
 
 def entry_of(origin: Origin) -> int:
-    """Return the number of the entry within the layer that an origin is of."""
+    """Return the number of the entry, within its layer, of an origin."""
     return origin & 0xFFFFFFFF
 
 
@@ -35,8 +35,8 @@ class DirectoryNode:
     """A directory of the tree.
 
     Attributes:
-        origin: the entry that described it last; None for one that no entry described (0755 0:0, at the epoch).
-        children: by name; a directory, or the origin of anything else.
+        origin: origin of the last entry that describes the directory; None if no entry does (then 0755 0:0, epoch).
+        children: directories, and origins of other entries, by name.
     """
 
     __slots__ = ("children", "origin")
@@ -50,17 +50,17 @@ Node: TypeAlias = DirectoryNode | Origin
 
 _UNDESCRIBED = Entry(b"", EntryType.DIRECTORY, mode=0o755)
 MAX_DEPTH = 255
-"""Components of a path: the scanner's bound, which links must not get around."""
+"""Maximum components of a path, as in the scanner; symbolic links must not lead beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathLookup:
-    """Where a path leads inside a tree.
+    """The result of resolving a path inside a tree.
 
     Attributes:
-        path: of the place, without symbolic links, ``.`` and ``..`` on the way.
-        node: what is there; None if nothing is, or if the way ends at something that is not a directory.
-        blocked: what is on the way and cannot be passed: no directory, or a link too many; empty where the way is free.
+        path: resolved path, without symbolic links, ``.`` and ``..``.
+        node: the node at the path; None if there is none.
+        blocked: path of a component that is no directory or is one symbolic link too many; empty if there is none.
     """
 
     path: bytes
@@ -73,12 +73,12 @@ class DirectoryLookup:
     """The result of looking up a directory.
 
     Attributes:
-        directory: the deepest directory on the way that exists.
+        directory: deepest existing directory of the path.
         missing: names below it that do not exist; empty if the directory itself exists.
-        obstacle: what stands at the first missing name and is neither directory nor symbolic link.
-        is_loop: more than `MAX_SYMLINKS` links were met, and the lookup was cut off.
-        is_too_deep: what is in the directory would have more than `MAX_DEPTH` components, and the lookup was cut off.
-        is_lexical: a ``..`` followed a name that does not exist, and took it back.
+        obstacle: origin of the entry at the first missing name that is neither directory nor symbolic link.
+        is_loop: whether the lookup stopped because it met more than `MAX_SYMLINKS` links.
+        is_too_deep: whether the lookup stopped because entries in the directory would exceed `MAX_DEPTH` components.
+        is_lexical: whether a ``..`` followed, and removed, a name that does not exist.
     """
 
     directory: DirectoryNode
@@ -98,10 +98,10 @@ class Tree:
     """The root filesystem of an image.
 
     Attributes:
-        indexes: of the layers, from the base to the top; origins point into them.
-        root: the root directory.
-        repeated: paths that stand in one layer more than once, of which the last counted; at most a few.
-        repeated_count: how many there were.
+        indexes: indexes of the layers, from the base to the top; origins refer to them.
+        root: root directory.
+        repeated: up to `max_repeated_kept` paths that one layer contains more than once; the last entry applies.
+        repeated_count: number of such paths.
     """
 
     max_repeated_kept = 8
@@ -113,26 +113,26 @@ class Tree:
         self.repeated_count = 0
 
     def type(self, origin: Origin) -> EntryType:
-        """The type of the inode that an origin names."""
+        """Return the type of the entry of an origin."""
         return EntryType(self.indexes[layer_of(origin)].types[entry_of(origin)])
 
     def entry(self, node: Node) -> Entry:
-        """The entry that gives a node its attributes; of a directory that no entry described, the defaults."""
+        """Return the entry with the attributes of a node; the defaults for a directory that no entry describes."""
         origin = node.origin if isinstance(node, DirectoryNode) else node
         if origin is None:
             return _UNDESCRIBED
         return self.indexes[layer_of(origin)][entry_of(origin)]
 
     def link(self, origin: Origin) -> bytes:
-        """The target of a symbolic link."""
+        """Return the target of a symbolic link."""
         return self.indexes[layer_of(origin)].link(entry_of(origin))
 
     def locate(self, path: bytes, *, follow: bool = True) -> PathLookup:
-        """Finds a path as a process would whose root this tree is: no link leads out of it.
+        """Resolve a path as a process with this root would: no link leads outside.
 
         Args:
-            path: from the root, with or without a slash before it.
-            follow: also a symbolic link that stands at the path itself.
+            path: path from the root, with or without a leading slash.
+            follow: whether to follow a symbolic link at the path itself.
         """
         trail: list[tuple[bytes, DirectoryNode]] = [(b"", self.root)]
         walk = PathWalk(path)
@@ -164,9 +164,9 @@ class Tree:
         return PathLookup(b"/".join(names), None if missing else trail[-1][1])
 
     def find_directory(self, path: bytes) -> DirectoryLookup:
-        """Look up a directory, symbolic links followed inside the root.
+        """Look up a directory; follow symbolic links inside the root.
 
-        A ``..`` at the root stays there, and behind a name that does not exist it takes that name back.
+        A ``..`` at the root stays at the root. After a name that does not exist, it removes that name.
         """
         trail, walk = [self.root], PathWalk(path)
         missing: list[bytes] = []
@@ -199,7 +199,7 @@ class Tree:
         return DirectoryLookup(trail[-1], missing, obstacle if missing else None, is_loop, is_too_deep, is_lexical)
 
     def walk(self) -> Iterator[tuple[bytes, Node]]:
-        """All nodes with their paths, each directory before its children, children in the order of their bytes."""
+        """Yield all nodes with their paths: a directory before its children, children sorted by bytes."""
         pending: list[tuple[bytes, Node]] = [(b"", self.root)]
         while pending:
             path, node = pending.pop()
@@ -209,10 +209,10 @@ class Tree:
                 pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
 
     def wanted(self) -> list[bytearray]:
-        """For each layer and each of its entries whether the tree needs it: 1, or 0."""
+        """Return for each entry of each layer whether the tree needs it: 1 or 0."""
         found = [bytearray(len(index)) for index in self.indexes]
         for _, node in self.walk():
             origin = node.origin if isinstance(node, DirectoryNode) else node
             if origin is not None:
-                found[origin >> 32][origin & 0xFFFFFFFF] = 1  # inline: calls made this loop slower
+                found[origin >> 32][origin & 0xFFFFFFFF] = 1  # inline, because calls made this loop slower
         return found

@@ -1,8 +1,8 @@
-"""Whiteouts: what a layer hides of the layers below it.
+"""Whiteouts: entries that hide paths of lower layers.
 
-A marker names a place in the tree as its layer leaves it, wherever in the tar the marker stands: a symbolic link on the
-way is followed if the layer keeps it or makes it. Where the layer replaces or hides a link, the marker is about what
-takes the link's place, and nothing behind the link is hidden. What the layer itself puts at the place is never hidden.
+The path of a whiteout is resolved in the tree after its layer, whatever its position in the tar. A symbolic link on the
+path is followed if the layer keeps or creates it. If the layer replaces or hides the link, the whiteout applies to the
+replacement, and the target of the link is not affected. A whiteout never hides entries of its own layer.
 
 Spec: image-spec layer.md, Whiteouts.
 """
@@ -29,12 +29,12 @@ _NOTHING = (_MARKER, _MARKER + b".", _MARKER + b"..")
 
 @dataclass(slots=True)
 class Whiteouts:
-    """The entries of a layer that describe whiteouts, or that AUFS kept for itself.
+    """The whiteouts of a layer, and the internal entries of AUFS.
 
     Attributes:
-        places: path of the parent and name of each whiteout.
-        numbers: of all entries that are not placed in the tree.
-        aufs_links: by path, the numbers of entries that hard links may name.
+        places: parent path and name of each whiteout.
+        numbers: numbers of all entries that are not added to the tree.
+        aufs_links: numbers of entries that hard links may refer to, by path.
     """
 
     places: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -43,10 +43,10 @@ class Whiteouts:
 
 
 def read_markers(index: LayerIndex) -> Whiteouts:
-    """Return the markers of a layer.
+    """Return the whiteouts of a layer.
 
     Raises:
-        LayerError: a whiteout of nothing, or an entry below a whiteout.
+        LayerError: a whiteout without a name, or an entry below a whiteout.
     """
     found = Whiteouts()
     if _MARKER not in index.columns.paths:
@@ -69,7 +69,7 @@ def read_markers(index: LayerIndex) -> Whiteouts:
 
 
 def hide(directory: DirectoryNode, name: bytes) -> None:
-    """Apply a marker of a given name to the lower directory that it stands for."""
+    """Apply a whiteout to the lower directory that it is in."""
     if name == _OPAQUE:
         directory.children.clear()
     else:
@@ -79,13 +79,13 @@ def hide(directory: DirectoryNode, name: bytes) -> None:
 def find_hidden(
     tree: Tree, index: LayerIndex, markers: Whiteouts, preview: Callable[[Tree], None]
 ) -> Sequence[tuple[DirectoryNode, bytes]]:
-    """Return the directories that the markers of a layer act on, each with the name of the marker.
+    """Return the directories that the whiteouts of a layer apply to, each with the name of the whiteout.
 
     Args:
-        tree: of the layers below; not changed.
-        index: of the layer.
-        markers: of the layer.
-        preview: adds the layer's entries to a copy of the tree; called only where symbolic links matter.
+        tree: tree of the layers below; not changed.
+        index: index of the layer.
+        markers: whiteouts of the layer.
+        preview: adds the entries of the layer to a copy of the tree; called only if symbolic links are involved.
     """
     plain, meets_links = [], False
     for parent, name in markers.places:
@@ -111,7 +111,7 @@ def find_hidden(
 
 
 def _find_plain(tree: Tree, path: bytes) -> tuple[DirectoryNode | None, bool]:
-    """Return the directory at a path, no link followed, and whether a symbolic link is on the way."""
+    """Return the directory at a path without following links, and whether the path contains a symbolic link."""
     directory = tree.root
     for part in path.split(b"/") if path else ():
         node = directory.children.get(part)
@@ -122,7 +122,7 @@ def _find_plain(tree: Tree, path: bytes) -> tuple[DirectoryNode | None, bool]:
 
 
 def _makes_links(index: LayerIndex, markers: Whiteouts) -> bool:
-    """Return whether the layer may put a symbolic link on the way to one of its markers."""
+    """Return whether the layer may create a symbolic link on the path of one of its whiteouts."""
     names = {part for parent, _ in markers.places if parent for part in parent.split(b"/")}
     kinds = (EntryType.SYMLINK, EntryType.HARDLINK)
     return bool(names) and any(
@@ -131,10 +131,10 @@ def _makes_links(index: LayerIndex, markers: Whiteouts) -> bool:
 
 
 class _Copy(DirectoryNode):
-    """A directory that can be changed without changing the original; the rest is copied when it is looked at.
+    """A copy of a directory; children are copied when they are first looked up.
 
     Attributes:
-        original: the directory that it is a copy of.
+        original: original directory.
     """
 
     __slots__ = ("original",)
@@ -146,7 +146,7 @@ class _Copy(DirectoryNode):
 
 
 class _CopiedChildren(dict[bytes, Node]):
-    """Children that are looked up in those of the original until they are set or removed."""
+    """Children of a copy; those of the original until they are set or removed."""
 
     def __init__(self, original: dict[bytes, Node]) -> None:
         super().__init__()

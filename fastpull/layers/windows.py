@@ -1,4 +1,4 @@
-"""Memory for what inflaters keep of a layer: windows of zstd frames, which an image's author chooses."""
+"""Memory for windows of zstd frames, whose size the author of an image chooses."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from fastpull.concurrency.threads import Aborted
 
 INCLUDED = 1 << 20
-"""A window up to so many bytes is among the buffers that every layer has anyway."""
+"""Bytes of a window that are part of the buffers that every layer has."""
 
 
 class WindowMemory:
-    """Shares memory among the windows of layers that are inflated side by side, on threads.
+    """Memory that the windows of concurrently inflated layers share.
 
-    A window that finds no room waits for those of other layers to end. It must not wait while it keeps others waiting:
-    one that grows, and one that would not fit if it were alone, goes beyond the total at once, one layer at a time.
-    So there is always one that goes on, and no more is taken than the total and the largest window that there may be.
+    A window that does not fit waits until other layers release theirs. To avoid deadlock, a window that grows, or that
+    exceeds the total alone, may go beyond the total at once, one layer at a time. Therefore one layer can always
+    continue, and usage never exceeds the total and one window of maximum size.
 
     Args:
         total: bytes for all windows.
-        on_change: told how many bytes are taken, on the thread that takes or returns them.
+        on_change: called with the bytes in use after each change, on the thread of the change.
     """
 
     def __init__(self, total: int, on_change: Callable[[int], object]) -> None:
@@ -31,7 +31,7 @@ class WindowMemory:
         self._changed = threading.Condition()
 
     def take(self, window: InflaterWindow, size: int) -> None:
-        """Gives a layer as many bytes in all; blocks until it may have them."""
+        """Reserve `size` bytes in all for a window; block until they are available."""
         with self._changed:
             while not (window.is_aborted or self._grant(window, size)):
                 self._changed.wait()
@@ -40,7 +40,7 @@ class WindowMemory:
             self._resize(window, size)
 
     def release(self, window: InflaterWindow) -> None:
-        """Takes back what a layer has."""
+        """Release the bytes of a window."""
         with self._changed:
             if self._beyond is window:
                 self._beyond = None
@@ -48,7 +48,7 @@ class WindowMemory:
             self._changed.notify_all()
 
     def abort(self, window: InflaterWindow) -> None:
-        """Ends the waiting of a layer."""
+        """End the waiting of a window."""
         with self._changed:
             window.is_aborted = True
             self._changed.notify_all()
@@ -69,14 +69,14 @@ class WindowMemory:
 
 
 class InflaterWindow:
-    """The window of one layer: of its frames the largest so far.
+    """The window of one layer: the largest window of its frames so far.
 
     Args:
-        windows: that it is one of.
+        windows: memory that it shares.
 
     Attributes:
-        size: bytes that were taken for it.
-        is_aborted: whether it is not to wait any more.
+        size: reserved bytes.
+        is_aborted: whether `abort` was called.
     """
 
     def __init__(self, windows: WindowMemory) -> None:
@@ -85,21 +85,21 @@ class InflaterWindow:
         self.is_aborted = False
 
     def grow(self, size: int) -> None:
-        """Sees to memory for a frame; blocks until there is some.
+        """Reserve memory for a frame; block until it is available.
 
         Args:
-            size: of the frame's window, in bytes.
+            size: size of the frame's window, in bytes.
 
         Raises:
-            Aborted: by `abort`.
+            Aborted: `abort` was called.
         """
         if size > max(self.size, INCLUDED):
             self._windows.take(self, size)
 
     def abort(self) -> None:
-        """Ends a `grow` that waits on another thread, and all later ones."""
+        """Make a waiting `grow` on another thread, and all later calls, raise Aborted."""
         self._windows.abort(self)
 
     def release(self) -> None:
-        """Gives the memory back. May be called twice."""
+        """Release the memory. May be called twice."""
         self._windows.release(self)

@@ -1,4 +1,4 @@
-"""Which extended attributes of a layer reach an output."""
+"""The extended attributes of a layer that an output keeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fastpull.layers.entry import EntryType
 _DROPPED = (
     b"trusted.",  # overlayfs reads trusted.overlay.*: an image must not make directories opaque on its own
     b"user.overlay.",
-    b"security.selinux",  # the host's policy labels what the host stores
+    b"security.selinux",  # the policy of the host assigns labels
     b"security.ima",
     b"security.evm",
     b"system.",  # POSIX ACLs name the host's users
@@ -18,14 +18,14 @@ _CAPABILITY = b"security.capability"
 _CAPABILITY_SIZES = {
     b"\x00\x00\x02": 20,
     b"\x00\x00\x03": 24,
-}  # by the end of the header word; the kernel sets no other
+}  # by the last bytes of the header word; the kernel accepts no others
 
 
 def is_kept(name: bytes, value: bytes, kind: EntryType) -> bool:
-    """Whether an attribute belongs to the root filesystem; others are dropped, and counted.
+    """Return whether an output keeps an attribute; other attributes are dropped and counted.
 
-    What the kernel refuses to set on what the entry is would be in no directory, and nobody could unpack the rest of an
-    image that has it.
+    An attribute that the kernel refuses for the type of the entry is dropped, too: otherwise such an image could not be
+    unpacked into a directory.
 
     Spec: xattr(7); capabilities(7), File capability extended attribute versioning.
     """

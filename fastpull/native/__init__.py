@@ -1,7 +1,7 @@
-"""The tar stage: the native one, or its Python reference where ``FASTPULL_NO_EXTENSIONS=1`` asks for it.
+"""The native module, or its Python reference if ``FASTPULL_NO_EXTENSIONS=1`` is set.
 
-There is no silent fallback: without that variable a missing extension is an ImportError, because the reference is made
-to be read and compared with, not to be fast.
+There is no silent fallback: without that variable a missing extension raises ImportError. The reference is for reading
+and for tests; it is slow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scanning a layer: the tar stage's codes become errors that name layer, entry and place."""
+"""Scanning a layer: turns the scanner's codes into errors with layer, entry and offset."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class LayerScanner:
-    """Turns the uncompressed bytes of a layer into its index.
+    """Scans the uncompressed bytes of a layer into its index.
 
     Args:
-        subject: the layer, for messages.
-        limits: how much it may take.
+        subject: name of the layer in messages.
+        limits: limits of the layer.
 
     Spec: image-spec layer.md; POSIX.1-2017 pax.
     """
@@ -31,38 +31,38 @@ class LayerScanner:
 
     @property
     def entries(self) -> EntryTable:
-        """The entries so far; the table grows with each `feed`."""
+        """Entries so far; the table grows with each `feed`."""
         return self._scanner.entries
 
     @property
     def content(self) -> int:
-        """Bytes of all files so far, holes included."""
+        """Bytes of all files so far, including holes."""
         return self._scanner.content
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> Spans:
-        """Scans the next bytes of the layer, however they are cut.
+        """Scan the next bytes of the layer; chunks may have any size.
 
         Returns:
-            Where payload of files lies in ``chunk``; valid until the next call.
+            The payload of files in ``chunk``; valid until the next call.
 
         Raises:
-            TarError: the archive is malformed, or readers would understand it in different ways.
+            TarError: the archive is malformed or ambiguous.
             LayerError: a path leaves the root or cannot exist.
-            LimitExceeded: an entry is larger than it may be.
+            LimitExceeded: an entry exceeds a limit.
         """
         self._check(self._scanner.feed(chunk))
         return self._scanner.spans
 
     def finish(self) -> None:
-        """Says that the layer has ended.
+        """End the layer.
 
         Raises:
-            TarError: it ended too early.
+            TarError: the archive is truncated.
         """
         self._check(self._scanner.finish())
 
     def index(self, blob: Digest, diff_id: Digest, size: int) -> LayerIndex:
-        """The index of what was scanned."""
+        """Return the index of the layer."""
         return LayerIndex(blob, diff_id, size, Columns(*self._scanner.entries.columns()))
 
     def _check(self, code: int) -> None:
