@@ -246,3 +246,11 @@ def test_damaged_frame_is_not_written_and_names_its_sender() -> None:
     assert isinstance(error, FrameDamaged)
     assert "rank 0" in str(error)
     assert not any(local_blob.available for local_blob in ranks.blobs[1])
+
+
+def test_repr_shows_round_state_and_bytes() -> None:
+    ranks = exchange(ExchangeCase((None, ()), (True, True)))
+    total = sum(SIZES)
+    assert repr(ranks.exchanges[1]) == (
+        f"<Exchange of image 0, round 0, closed: {total} of {total} bytes, 0 fetched, {total} received>"
+    )

@@ -5,35 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
-import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fastpull._version import __version__
-from fastpull.cache.store import Store
-from fastpull.cluster.blobs.claims import Claim
 from fastpull.cluster.blobs.source import ClusterSource
-from fastpull.cluster.control.agreement import check_agreement, check_claims, elect
 from fastpull.cluster.control.channel import ROOT, ClusterTerms, ControlChannel
 from fastpull.cluster.messages import (
-    ClaimResult,
-    Claims,
-    ClaimsAccepted,
     Failure,
-    Hello,
     ImageEnd,
     ImageFailed,
     ImageFinished,
-    JobStart,
     RankBroken,
     RankWarned,
     StopImage,
 )
 from fastpull.cluster.root.image_coordinator import ImageCoordinator
 from fastpull.cluster.root.image_task import ImageTask
+from fastpull.cluster.root.startup import JobStartup
 from fastpull.cluster.transport.frame import Frame
-from fastpull.errors import CacheError, FastpullError, OutputError, RankFailed, RankLost
+from fastpull.errors import FastpullError, RankFailed, RankLost
 from fastpull.telemetry.events import LayerDone, LayerProgress, NodeProgress, Warned, ignore
 
 if TYPE_CHECKING:
@@ -86,14 +77,12 @@ class Cluster:
         on_event: OnEvent = ignore,
     ) -> None:
         self._fabric = fabric
-        self._cache = cache
         self._asked = dict(asked or {})
-        self._outputs = tuple(outputs)
         self._each_rank = each_rank
         self._listener = on_event
         self._listener_error: Exception | None = None
         self._channel = ControlChannel(fabric, platform.node(), terms or ClusterTerms())
-        self._claims: list[Claim] = []
+        self._startup = JobStartup(self._channel, cache, tuple(outputs))
         self._task: ImageTask | None = None
         self._coordinator: ImageCoordinator | None = None
         self._number = 0
@@ -134,17 +123,20 @@ class Cluster:
         channel.on(RankBroken, self._on_rank_broken)
         channel.start(self._on_frame)
         try:
-            await self._claim(await self._agree())
+            start = await self._startup.agree(self._asked, each_rank=self._each_rank)
+            self.members = list(start.members)
+            if self.works:
+                await self._startup.claim(start)
         except BaseException as error:
             self._end_job(error)
-            await self._release()
+            await self._startup.release()
             raise
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, _: object) -> None:
         if error is not None:
             self._end_job(error)
-        await self._release()
+        await self._startup.release()
 
     async def wait_until_done(self) -> None:
         """Wait, on a rank that does not work, until the members have done their work.
@@ -174,57 +166,6 @@ class Cluster:
                     await self._fabric.leave()
         await self._channel.stop()
         return code, is_whole
-
-    # --- before the first image
-
-    async def _agree(self) -> str:
-        """Compare what all ranks were asked for; return the name of the job."""
-        channel = self._channel
-        hello = Hello(platform.node(), self._fabric.node, __version__, self._asked)
-        hellos = await channel.gather(hello, range(self._fabric.size), "the ranks came together")
-        if channel.is_root:
-            channel.hosts = {rank: one.host for rank, one in hellos.items()}
-            check_agreement(hellos)
-            members = elect(hellos, each_rank=self._each_rank)
-            start = JobStart(uuid.uuid4().hex, tuple(members), channel.hosts)
-            channel.broadcast(start)
-        else:
-            start = await channel.receive(JobStart)
-        channel.hosts = dict(start.hosts)
-        self.members = list(start.members)
-        return start.job
-
-    async def _claim(self, job: str) -> None:
-        """Check that no two ranks share a cache or an output."""
-        channel = self._channel
-        if not self.works:
-            return
-        results: dict[str, ClaimResult] = {}
-        reason = ""
-        try:
-            store = await asyncio.to_thread(Store, self._cache)
-            wanted: list[tuple[str, str, str, type[CacheError | OutputError]]]
-            wanted = [("cache", self._cache, f"{store.root}/cache", CacheError)]
-            wanted += [("output", path, path.rstrip("/"), OutputError) for path in self._outputs]
-            for kind, shown, path, family in wanted:
-                claim = Claim(path, job, channel.rank, family)
-                self._claims.append(claim)
-                results[kind] = ClaimResult(shown, await asyncio.to_thread(claim.acquire))
-        except FastpullError as error:
-            reason = error.message
-        claims = await channel.gather(Claims(results, reason), self.members, "the ranks looked at their caches")
-        if channel.is_root:
-            for rank, one in claims.items():
-                if one.error:
-                    raise RankFailed(rank, channel.hosts[rank], one.error)
-            check_claims({rank: one.results for rank, one in claims.items()}, channel.hosts)
-            channel.broadcast(ClaimsAccepted(), [rank for rank in self.members if rank != ROOT])
-        else:
-            await channel.receive(ClaimsAccepted)
-
-    async def _release(self) -> None:
-        for claim in self._claims:
-            await asyncio.to_thread(claim.release)
 
     def _end_job(self, error: BaseException) -> None:
         """End the job on all ranks, because it cannot go on here."""
