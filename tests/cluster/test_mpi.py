@@ -196,7 +196,7 @@ async def test_damaged_artifact_frame_is_one_error(tmp_path: Path, registry: Fau
     ended = await Job(tmp_path, 2).run(*PULL, image, "-o", f"{tmp_path}{OUTPUT}", TEST_SPOIL="1")
     assert ended.code in (20, 40), ended.err
     [line] = errors_of(ended)
-    assert "changed on their way from rank 1 on" in line
+    assert "changed on the way from rank 1 on" in line
     assert not list(tmp_path.glob("out-*/*"))
 
 

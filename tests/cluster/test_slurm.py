@@ -75,7 +75,7 @@ async def test_step_on_all_nodes_downloads_once_and_resolves_once(
 async def test_another_node_takes_over_after_the_leader_is_killed(
     registry: FaultyRegistry, cluster: Slurm, tmp_path: Path, number: str
 ) -> None:
-    reference = image(registry, 2 << 20)
+    reference = image(registry, 1 << 20)
     environment = {"FASTPULL_CACHE": str(tmp_path / "cache")}
     one = ("srun", "--nodes=1", "--ntasks=1")
     leader = await cluster.start(*one, "--job-name=leader", "-w", "n1", *FASTPULL, "warm", reference, **environment)
