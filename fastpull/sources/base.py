@@ -80,13 +80,15 @@ class Source(Protocol):
             NotFound, NoMatchingPlatform, AccessDenied, UnsupportedMediaType, MalformedDocument, DigestMismatch.
         """
 
-    def open_blob(self, descriptor: Descriptor, rank: int, part: TimingScope) -> AbstractAsyncContextManager[Blob]:
+    def open_blob(
+        self, descriptor: Descriptor, priority: int, timing: TimingScope
+    ) -> AbstractAsyncContextManager[Blob]:
         """Open a blob, and start its download.
 
         Args:
             descriptor: descriptor of the blob.
-            rank: priority among several blobs; the lowest number comes first.
-            part: receives the timing.
+            priority: priority among several blobs; the lowest number comes first.
+            timing: receives the timing.
         """
 
 

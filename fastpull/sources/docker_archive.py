@@ -127,8 +127,8 @@ class DockerArchiveSource:
     async def open_blob(
         self,
         descriptor: Descriptor,
-        rank: int,  # noqa: ARG002  # nothing to schedule
-        part: TimingScope,  # noqa: ARG002
+        priority: int,  # noqa: ARG002  # nothing to schedule
+        timing: TimingScope,  # noqa: ARG002
     ) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         async with self._use(False) as archive:

@@ -252,19 +252,19 @@ class RegistrySource:
         return document
 
     @asynccontextmanager
-    async def open_blob(self, descriptor: Descriptor, rank: int, part: TimingScope) -> AsyncIterator[Blob]:
+    async def open_blob(self, descriptor: Descriptor, priority: int, timing: TimingScope) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         cached = await self.find(descriptor)
         if cached is None:
             lock = self._context.store.lock(descriptor.digest)
             if not await lock.try_acquire_async(self._context.executor):
                 self._context.on_event(Waiting(str(self._reference), descriptor.digest))
-                with part.lane(Stage.DOWNLOAD) as lane, waiting(lane, Wait.OTHERS):
+                with timing.lane(Stage.DOWNLOAD) as lane, waiting(lane, Wait.OTHERS):
                     await lock.acquire(self._context.executor)
             try:
                 cached = await self.find(descriptor)  # published during the wait
                 if cached is None:
-                    async with self._download(descriptor, rank, lock, part) as coming:
+                    async with self._download(descriptor, priority, lock, timing) as coming:
                         yield coming
                     return
             finally:
@@ -292,7 +292,7 @@ class RegistrySource:
 
     @asynccontextmanager
     async def _download(
-        self, descriptor: Descriptor, rank: int, lock: FileLock, part: TimingScope
+        self, descriptor: Descriptor, priority: int, lock: FileLock, timing: TimingScope
     ) -> AsyncIterator[Blob]:
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
         context = self._context
@@ -319,7 +319,7 @@ class RegistrySource:
 
         async def download() -> None:
             try:
-                await self._fetch_blob(descriptor, partial, rank, part, contributors=contributors)
+                await self._fetch_blob(descriptor, partial, priority, timing, contributors=contributors)
             except BaseException:
                 partial.fail(Aborted())  # the group cancels the reader; its thread must not wait for that
                 raise
@@ -332,15 +332,15 @@ class RegistrySource:
             await in_thread(context.executor, partial.close)
 
     async def fetch(
-        self, descriptor: Descriptor, target: DownloadTarget, rank: int, part: TimingScope, *, is_all: bool
+        self, descriptor: Descriptor, target: DownloadTarget, priority: int, timing: TimingScope, *, is_all: bool
     ) -> None:
         """Fetch the ranges of a blob that a target lacks.
 
         Args:
             descriptor: descriptor of the blob.
             target: receives the unverified bytes.
-            rank: see `open_blob`.
-            part: see `open_blob`.
+            priority: see `open_blob`.
+            timing: see `open_blob`.
             is_all: whether the target accepts all bytes of the blob; otherwise it needs a part.
 
         Raises:
@@ -348,14 +348,14 @@ class RegistrySource:
             RangesIgnored: a part was requested, and the host only serves whole blobs.
         """
         self._check_may_fetch(f"blob {descriptor.digest} of {self._reference}")
-        await self._fetch_blob(descriptor, target, rank, part, is_partial=not is_all)
+        await self._fetch_blob(descriptor, target, priority, timing, is_partial=not is_all)
 
     async def _fetch_blob(
         self,
         descriptor: Descriptor,
         target: DownloadTarget,
-        rank: int,
-        part: TimingScope,
+        priority: int,
+        timing: TimingScope,
         *,
         is_partial: bool = False,
         contributors: set[Endpoint] | None = None,
@@ -366,7 +366,7 @@ class RegistrySource:
             missing = target.gaps()
             try:
                 with candidates.failover():
-                    await self._fetch_from(endpoint, descriptor, target, rank, part, is_partial=is_partial)
+                    await self._fetch_from(endpoint, descriptor, target, priority, timing, is_partial=is_partial)
                     return
             finally:
                 if contributors is not None and target.gaps() != missing:
@@ -383,8 +383,8 @@ class RegistrySource:
         endpoint: Endpoint,
         descriptor: Descriptor,
         target: DownloadTarget,
-        rank: int,
-        part: TimingScope,
+        priority: int,
+        timing: TimingScope,
         *,
         is_partial: bool,
     ) -> None:
@@ -393,10 +393,10 @@ class RegistrySource:
             endpoint.repository,
             descriptor,
             target,
-            priority=rank,
+            priority=priority,
             budget=self._context.budget,
             executor=self._context.executor,
-            timing=part,
+            timing=timing,
             is_partial=is_partial,
             honor_retry_after=not endpoint.is_mirror,
         )

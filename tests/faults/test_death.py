@@ -1,4 +1,4 @@
-"""Pulls that are killed, interrupted, or meet each other."""
+"""Pulls that are killed, interrupted, or concurrent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOST = 10 << 20  # at most: a batch and a receive buffer for each connection
 
 
 def image(registry: FaultyRegistry, rate: int | None = 4 << 20) -> str:
-    """Three layers that come slowly."""
+    """Three layers that arrive slowly."""
     registry.faults = [slow(rate)] if rate else []
     return publish(registry, *[stored([file(f"f{n}", content)], bytes) for n, content in enumerate(CONTENTS)])
 
@@ -88,7 +88,7 @@ async def test_an_unread_standard_output_does_not_delay_cancellation(
         stderr=asyncio.subprocess.PIPE, env={**os.environ, "FASTPULL_CACHE": settings.cache},
     )  # fmt: skip
     os.close(writer)
-    await asyncio.to_thread(os.read, reader, 1000)  # it is in the commit now
+    await asyncio.to_thread(os.read, reader, 1000)  # the commit has begun
     ended = await kill(process, signal.SIGINT)
     os.close(reader)
     assert ended.code == 130
@@ -254,7 +254,7 @@ async def test_the_failure_of_one_layer_ends_the_others_soon(
     assert os.listdir(tmp_path) == ["cache"]
 
 
-# --- several at once
+# --- concurrent pulls
 
 
 async def test_concurrent_processes_fetch_a_blob_once(

@@ -1,4 +1,4 @@
-"""Filesystems that are full, read-only, or not ours."""
+"""Filesystems that are full, read-only, or without permission."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_full_disk_under_the_cache(
 
 @pytest.mark.root
 async def test_a_cache_that_fills_up_during_a_pull(registry: FaultyRegistry, small_disk: Path, tmp_path: Path) -> None:
-    """The blobs fit one by one, but not together."""
+    """Each blob fits alone, but not all together."""
     layers = [[file(f"f{n}", os.urandom(1 << 20))] for n in range(6)]
     async with fastpull.Client(cache=small_disk / "cache") as client:
         with pytest.raises(CacheError, match="no space left on device"):
@@ -103,7 +103,7 @@ async def test_a_cache_that_fills_up_during_a_pull(registry: FaultyRegistry, sma
 async def test_a_full_disk_under_a_squashfs_image(
     registry: FaultyRegistry, settings: Settings, small_disk: Path
 ) -> None:
-    """Full while the layers stream, and full when the runs are put together."""
+    """The disk is full during the layers, or during the assembly of the image."""
     names = [file(hashlib.sha256(b"%d" % number).hexdigest()) for number in range(5000)]
     async with fastpull.Client(settings) as client:
         for layer in ([file("a", CONTENT[: 6 << 20])], [file("a", CONTENT[:4_100_000]), *names]):
@@ -128,7 +128,7 @@ async def test_a_read_only_filesystem(registry: FaultyRegistry, settings: Settin
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A directory that other users can enter, with one of nobody's in it."""
+    """A directory that other users can enter, with a directory of user nobody in it."""
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)
         where.chmod(0o755)
@@ -185,7 +185,7 @@ async def test_a_plain_user_can_run_the_demonstration(open_folder: Path) -> None
 
 @pytest.mark.root
 async def test_users_of_one_group_share_a_cache(registry: FaultyRegistry, open_folder: Path) -> None:
-    """As docs/cache.md says, whatever their umask; also a blob that one has begun and the other ends."""
+    """As described in docs/cache.md, with any umask, including a blob that one user starts and another completes."""
     cache, theirs = open_folder / "cache", open_folder / "theirs"
     cache.mkdir()
     os.chown(cache, 0, 65534)
@@ -220,7 +220,7 @@ async def test_users_of_one_group_share_a_cache(registry: FaultyRegistry, open_f
 
 @pytest.mark.root
 async def test_a_blob_of_another_user_is_verified_again(registry: FaultyRegistry, open_folder: Path) -> None:
-    """A warming believes its own user's seals alone: who may write to a shared cache may also lie."""
+    """Warming trusts only metadata of its own user: other users of a shared cache could forge it."""
     cache = open_folder / "cache"
     cache.mkdir()
     os.chown(cache, 0, 65534)
@@ -229,7 +229,7 @@ async def test_a_blob_of_another_user_is_verified_again(registry: FaultyRegistry
     reference = publish(registry, layer)
     assert (await run("warm", reference, cache=str(cache))).code == 0
     path = cache / "v1/blobs" / str(fastpull.Digest.of(layer.blob)).replace(":", "/")
-    path.write_bytes(layer.blob[:5000] + b"!" + layer.blob[5001:])  # the seal beside it is as fresh as ever
+    path.write_bytes(layer.blob[:5000] + b"!" + layer.blob[5001:])  # its metadata is still fresh
     believed = await run("warm", reference, cache=str(cache))
     assert (believed.code, registry.sent[str(fastpull.Digest.of(layer.blob))]) == (0, len(layer.blob))
     ended = await run("warm", reference, cache=str(cache), as_nobody=True)
@@ -263,7 +263,7 @@ async def test_with_flock_a_cache_without_working_locks_is_refused_before_the_do
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Iterator[Path]:
-    """A directory of somebody else's that is mounted in an old output, at ``out/mnt``."""
+    """A directory of another user, mounted in an old output at ``out/mnt``."""
     where = tmp_path / "precious"
     where.mkdir()
     (where / "file").write_text("precious")
@@ -286,7 +286,7 @@ async def test_filesystems_mounted_in_an_old_output_are_never_removed(
             await client.pull(reference, output)
         assert names(tmp_path / "out") == {"mnt", "mnt/file"}
         with monkeypatch.context() as patched:
-            patched.setattr(protected, "mount_points", list)  # as if it came to be meanwhile
+            patched.setattr(protected, "mount_points", list)  # as if mounted during the pull
             report = await client.pull(reference, output)
     assert names(tmp_path / "out") == {"new"}
     assert "could not be removed" in report.output.warnings[0]

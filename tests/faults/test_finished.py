@@ -1,4 +1,4 @@
-"""Whoever makes a finished image may die at any moment."""
+"""Death of a process that builds a finished image, at any moment."""
 
 from __future__ import annotations
 

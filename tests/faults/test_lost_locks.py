@@ -1,4 +1,4 @@
-"""Pulls on nodes whose kernels know nothing of each other, of which one stands still for too long."""
+"""Pulls on nodes whose kernels share nothing, one of which is stopped for longer than its lease."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def stop_while_it_downloads(process: asyncio.subprocess.Process, registry:
 
 
 async def until_taken_over(boot: str, locks: Path) -> None:
-    """Until a lock is that of a process under another boot."""
+    """Wait until a lock belongs to a process with another boot ID."""
     async with asyncio.timeout(60):
         while True:
             for path in locks.iterdir():

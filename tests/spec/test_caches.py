@@ -1,4 +1,4 @@
-"""Real caches and storage services before a registry: Debian's docker-registry as a pull-through cache, nginx."""
+"""Pulls through real caches and storage services: Debian's docker-registry as a pull-through cache, and nginx."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTENT = os.urandom(SIZE)
 
 @asynccontextmanager
 async def pull_through_cache(folder: Path, upstream: str) -> AsyncIterator[str]:
-    """Debian's registry as a cache of another, which it asks when it starts; yields its address."""
+    """Run Debian's registry as a pull-through cache of another, which it contacts at start; yield its address."""
     cache = running(str(folder), upstream=f"http://{upstream}")
     address = await asyncio.to_thread(cache.__enter__)
     try:
@@ -58,7 +58,7 @@ async def pull(settings: Settings, out: Path) -> list[str]:
 async def test_a_pull_through_cache_is_a_mirror_like_any_other(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    """While it has a blob not yet itself, it answers every range with the whole blob."""
+    """For a blob not yet cached, it responds to every range with the whole blob."""
     layer = stored([file("f", CONTENT)], bytes)
     publish(registry, layer, name="team/image")
     digest = str(Digest.of(layer.blob))
@@ -67,7 +67,7 @@ async def test_a_pull_through_cache_is_a_mirror_like_any_other(
         assert await pull(cold, tmp_path / "cold") == []
         whole = [one for one in registry.blob_requests() if one.path.endswith(digest) and one.method == "GET"]
         assert len(whole) <= 2, "one that is passed on, one that the cache keeps, whatever the number of connections"
-        await asyncio.sleep(0.5)  # it keeps what it has passed on
+        await asyncio.sleep(0.5)  # it stores the blob
         asked = len(registry.blob_requests())
         warm = replace(cold, cache=settings.cache + "-2")
         assert await pull(warm, tmp_path / "warm") == []

@@ -1,4 +1,4 @@
-"""Nothing touches the files of a cache on the event loop: a slow server would stop all downloads."""
+"""No file of a cache is accessed on the event loop, because a slow server would stop all downloads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOW_SECONDS = 0.3
 
 @pytest.fixture
 def off_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Folders of caches that were opened on the event loop."""
+    """Cache directories opened on the event loop."""
     found, real = list[str](), CacheDirectory.at.__func__  # type: ignore[attr-defined]
 
     def at(cls: Any, path: str, *rest: Any) -> CacheDirectory:
@@ -77,7 +77,7 @@ async def test_a_slow_lock_does_not_block_the_event_loop(tmp_path: Path) -> None
 
 
 def test_a_slow_heartbeat_delays_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file whose server hangs keeps the thread that touches it, and no other."""
+    """A file on a hanging server blocks only the heartbeat thread."""
     monkeypatch.setattr("fastpull.cache.locking.heartbeat.HEARTBEAT_SECONDS", 0.01)
     touched, may_go_on, real, beats = threading.Event(), threading.Event(), os.utime, Heartbeat()
     seen = set[tuple[int, int]]()
@@ -97,7 +97,7 @@ def test_a_slow_heartbeat_delays_no_caller(tmp_path: Path, monkeypatch: pytest.M
     beats.add(second)
     beats.remove(first)
     os.close(first)
-    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)  # gets the number of the first
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)  # reuses the first descriptor number
     assert time.monotonic() - began < 1
     assert other == first
     monkeypatch.undo()

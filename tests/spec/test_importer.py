@@ -41,7 +41,7 @@ def requests(registry: FaultyRegistry) -> list[str]:
 
 
 async def fresh(reference: str, tmp_path: Path) -> bytes:
-    """What a pull makes that has no cache to look into."""
+    """The output of a pull without a cached image."""
     output = tmp_path / "fresh.sqsh"
     async with Client(Settings(cache=str(tmp_path / "other"), workers=1)) as client:
         await client.pull(reference, Squashfs(output, force=True), runtimes=["enroot"])
@@ -188,7 +188,7 @@ async def test_another_process_takes_over_from_a_dead_builder(
     waiting = await start("get", uri, environment=step(settings.cache, number=1))
     assert waiting.stderr is not None
     await asyncio.wait_for(waiting.stderr.readuntil(b"waiting for another process to make it"), 30)
-    registry.faults = []  # what the builder asked for goes on slowly, what is asked for from now on does not
+    registry.faults = []  # the builder's requests stay slow, later requests are fast
     builder.send_signal(number)
     out, _ = await builder.communicate()
     assert (builder.returncode, out) == (-9 if number == signal.SIGKILL else 130, b"")
@@ -196,7 +196,7 @@ async def test_another_process_takes_over_from_a_dead_builder(
     assert waiting.returncode == 0, err
     assert Path(out.decode().strip()).read_bytes() == await fresh(uri, tmp_path)
     assert [path.name for path in Path(settings.cache, "v1/images/sha256").iterdir() if path.name.startswith(".")] == []
-    # who was killed could not give back; who was terminated did
+    # a killed process could not release its pin; a terminated one did
     assert len(pins(settings)) == (2 if number == signal.SIGKILL else 1)
     released = await call("release", environment=step(settings.cache, number=0))
     assert released.code == 0
@@ -252,7 +252,7 @@ async def test_release_keeps_pins_of_other_steps(registry: FaultyRegistry, setti
     assert [name.rsplit(".", 3)[1:3] for name in pins(settings)] == [["7", "11"], ["71", "1"]]
 
 
-# --- what is wrong
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ async def test_a_touched_file_is_still_valid(registry: FaultyRegistry, settings:
     ],
 )
 def test_modules_are_loaded_only_when_needed(module: str, absent: set[str]) -> None:
-    """A step waits for the importer: what a finished image does not need costs it a third of the time."""
+    """A step waits for the importer, and modules that a finished image does not need take a third of the time."""
     code = f"import {module}, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
     assert not absent & set(loaded)

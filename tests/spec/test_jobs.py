@@ -1,4 +1,4 @@
-"""The processes of a job ask a registry once what a tag means, on however many nodes they run."""
+"""The processes of a job resolve a tag with one query, on any number of nodes."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ async def test_a_reported_tag_expires(
 ) -> None:
     reference, step = publish(registry, [file("a")]), replace(settings, job="step")
     digest = await resolve(step, reference)
-    for skew, questions in ((100, 1), (-100, 1), (121, 2), (-121, 3)):
+    for skew, queries in ((100, 1), (-100, 1), (121, 2), (-121, 3)):
         with monkeypatch.context() as patched:
             patched.setattr(files.CacheFiles, "time", lambda *_, skew=skew: time.time() + skew)
             await resolve(step, reference)
-        assert asked_for(registry) == questions, skew
-        question = TagQuery("step", (reference, "linux/amd64", "", "", "", ""))
-        JobTagCache(CacheFiles(settings.cache)).save(question, digest)  # it has the right time again
+        assert asked_for(registry) == queries, skew
+        query = TagQuery("step", (reference, "linux/amd64", "", "", "", ""))
+        JobTagCache(CacheFiles(settings.cache)).save(query, digest)  # with the current time
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_a_process_with_other_settings_queries_the_registry(
 
 @pytest.mark.root
 async def test_the_result_of_another_user_is_not_used(registry: FaultyRegistry, tmp_path: Path) -> None:
-    """Not even one that was put under the name of their own question."""
+    """Not even a result that was renamed to this user's query."""
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o2777)
@@ -129,13 +129,13 @@ async def test_the_result_of_another_user_is_not_used(registry: FaultyRegistry, 
     (kept,) = (cache / "v1/answers/user-0").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.chmod(0o644)
-    question = TagQuery("step", (reference, "linux/amd64", "", "", "", ""))
-    assert question.name == kept.name
+    query = TagQuery("step", (reference, "linux/amd64", "", "", "", ""))
+    assert query.name == kept.name
     before = asked_for(registry)
     program = JobTagCache(CacheFiles(str(cache)))
-    assert program.find(question) is not None
+    assert program.find(query) is not None
     os.chown(kept, 65534, 65534)
-    assert program.find(question) is None
+    assert program.find(query) is None
     os.chown(kept, 0, 0)
     ended = await run("warm", reference, "--job", "step", cache=str(cache), as_nobody=True)
     assert ended.code == 0, ended.err
@@ -215,10 +215,10 @@ async def test_expired_and_damaged_results_are_ignored(registry: FaultyRegistry,
 
 def test_the_results_of_a_few_jobs_are_kept(tmp_path: Path) -> None:
     kept, digest = JobTagCache(CacheFiles(str(tmp_path))), Digest.of(b"a")
-    questions = [TagQuery(f"job {number}", ("a",)) for number in range(40)]
-    for question in questions:
-        kept.save(question, digest)
-    assert [kept.find(question) for question in questions] == [None] * 24 + [digest] * 16
+    queries = [TagQuery(f"job {number}", ("a",)) for number in range(40)]
+    for query in queries:
+        kept.save(query, digest)
+    assert [kept.find(query) for query in queries] == [None] * 24 + [digest] * 16
     assert len(files.CacheFiles(str(tmp_path)).names("answers")) == 1
 
 

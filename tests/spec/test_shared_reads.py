@@ -1,4 +1,4 @@
-"""What a shared filesystem sees of many nodes that read from one cache: large reads, one after the other."""
+"""Reads of a cache on a shared filesystem by many nodes: large and sequential."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.peer("strace")
 
 
 def reads(folder: Path) -> list[tuple[int, int]]:
-    """The reads of strace's logs as (offset, size), those at the end of the file aside."""
+    """Return the reads in strace's logs as (offset, size), without those at the end of the file."""
     found, at = [], 0
     for log in folder.glob("log.*"):
         for line in log.read_text().splitlines():
@@ -57,6 +57,6 @@ async def test_a_cached_image_is_copied_sequentially_in_large_reads(
     found = reads(tmp_path)
     assert sum(size for _, size in found) == path.stat().st_size, "each byte once"
     assert [at for at, _ in found] == [sum(size for _, size in found[:n]) for n in range(len(found))], "in order"
-    large = found[1:-1] if kind == "blob" else found[:-1]  # of a blob the first bytes tell how it is compressed
+    large = found[1:-1] if kind == "blob" else found[:-1]  # the first read of a blob detects its compression
     assert len(large) > 5
     assert {size for _, size in large} == {least}

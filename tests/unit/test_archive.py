@@ -1,4 +1,4 @@
-"""Headers as they are written; what they mean to others is asked of Python's tarfile."""
+"""Tar headers as fastpull writes them, compared with Python's tarfile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the members of a tar archive where they lie."""
+"""Reading the members of a tar archive in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others can put in the place of a cache's folders: nothing outside the cache is touched."""
+"""Hostile entries in place of a cache's directories and files: nothing outside the cache is touched."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.processes import run
 from tests.support.registry import FaultyRegistry
 from tests.support.trees import look
 
-FOLDERS = (
+DIRECTORIES = (
     "",
     "blobs",
     "blobs/sha256",
@@ -57,7 +57,7 @@ def fifo(path: Path, _: Path) -> None:
 
 
 def device(path: Path, _: Path) -> None:
-    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero, without end
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero is endless
 
 
 def another_users(path: Path, _: Path) -> None:
@@ -76,14 +76,14 @@ Plant = Callable[[Path, Path], None]
 
 @pytest.fixture
 def canary(tmp_path: Path) -> Path:
-    """A folder outside the cache that looks like each folder of a cache, with files that a collection would take."""
-    folder = tmp_path / "canary"
-    for inner in ("", *FOLDERS, "sha256", "trash"):
-        (folder / inner).mkdir(parents=True, exist_ok=True)
+    """A directory outside the cache that looks like every directory of a cache, with files that gc would remove."""
+    directory = tmp_path / "canary"
+    for inner in ("", *DIRECTORIES, "sha256", "trash"):
+        (directory / inner).mkdir(parents=True, exist_ok=True)
         for name in ("a" * 64, "b" * 64 + ".seal", ".draft.1.1", "data", "journal", "x.sqsh"):
-            (folder / inner / name).write_bytes(b"canary")
-            os.utime(folder / inner / name, (0, 0))
-    return folder
+            (directory / inner / name).write_bytes(b"canary")
+            os.utime(directory / inner / name, (0, 0))
+    return directory
 
 
 async def use(cache: Path, reference: str, output: Path) -> None:
@@ -123,30 +123,30 @@ async def test_entries_in_place_of_a_directory_lead_nowhere(
     reference = publish(registry, [file("a", b"content" * 1000)])
     blob = next(iter(registry.blobs)).removeprefix("sha256:")
     before = look(canary)
-    for number, folder in enumerate(FOLDERS):
+    for number, directory in enumerate(DIRECTORIES):
         cache = tmp_path / f"cache-{number}"
         cache.mkdir()
         cache.chmod(mode)
-        place = Path(os.path.join(cache, "v1", folder.replace("BLOB", blob)))
+        place = Path(os.path.join(cache, "v1", directory.replace("BLOB", blob)))
         CacheFiles(str(cache))
         if place.exists():
             shutil.rmtree(place)
         place.parent.mkdir(parents=True, exist_ok=True)
         plant(place, canary)
         await use(cache, reference, tmp_path / f"output-{number}.sqsh")
-        assert look(canary) == before, folder
+        assert look(canary) == before, directory
 
 
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(
-    "folder", ["", "blobs/sha256", "partial/sha256/BLOB", "index", "refs/user-0", "answers", "locks", "trash"]
+    "directory", ["", "blobs/sha256", "partial/sha256/BLOB", "index", "refs/user-0", "answers", "locks", "trash"]
 )
 async def test_entries_in_place_of_a_directory_lead_nowhere_for_a_plain_user(
-    registry: FaultyRegistry, tmp_path: Path, canary: Path, folder: str
+    registry: FaultyRegistry, tmp_path: Path, canary: Path, directory: str
 ) -> None:
     reference = publish(registry, [file("a", b"content" * 1000)])
-    folder = folder.replace("BLOB", next(iter(registry.blobs)).removeprefix("sha256:")).replace("-0", "-65534")
+    directory = directory.replace("BLOB", next(iter(registry.blobs)).removeprefix("sha256:")).replace("-0", "-65534")
     for each in (tmp_path, *tmp_path.parents[:3]):
         each.chmod(0o755)
     for path in (canary, *canary.rglob("*")):
@@ -155,7 +155,7 @@ async def test_entries_in_place_of_a_directory_lead_nowhere_for_a_plain_user(
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o2777)
-    place = Path(os.path.join(cache, "v1", folder))
+    place = Path(os.path.join(cache, "v1", directory))
     os.umask(0)
     place.parent.mkdir(parents=True, exist_ok=True)
     os.umask(0o022)
@@ -195,28 +195,28 @@ def test_a_directory_with_more_write_permissions_than_the_cache_is_refused(tmp_p
     (cache / "v1/refs").chmod(0o777)
     with pytest.raises(CacheError, match="more users may write to this directory"):
         CacheFiles(str(cache))
-    cache.chmod(0o700)  # nobody can get there
+    cache.chmod(0o700)  # no other user can enter it
     CacheFiles(str(cache))
 
 
 @pytest.mark.parametrize("plant", [fifo, link, Path.mkdir])
 def test_an_entry_that_is_not_a_regular_file_is_not_opened(tmp_path: Path, plant: Callable[..., None]) -> None:
     plant(tmp_path / "it", *([tmp_path] if plant is not Path.mkdir else []))
-    with CacheDirectory.at(str(tmp_path)) as folder:
+    with CacheDirectory.at(str(tmp_path)) as directory:
         for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
             if plant is fifo or flags == os.O_RDWR:
                 with pytest.raises(NotAFile):
-                    folder.open("it", flags)
-        assert folder.read("it", 100) is None
+                    directory.open("it", flags)
+        assert directory.read("it", 100) is None
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "it").write_bytes(b"")
     os.truncate(tmp_path / "it", 1 << 40)
-    with CacheDirectory.at(str(tmp_path)) as folder:
-        assert folder.read("it", 1 << 20) is None
+    with CacheDirectory.at(str(tmp_path)) as directory:
+        assert directory.read("it", 1 << 20) is None
         os.truncate(tmp_path / "it", 1 << 20)
-        found = folder.read("it", 1 << 20)
+        found = directory.read("it", 1 << 20)
         assert found is not None
         assert len(found[0]) == 1 << 20
 
@@ -233,7 +233,7 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# --- what counts because of who wrote it
+# --- entries that count because of their author
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def shared(tmp_path: Path) -> CacheFiles:
 
 @pytest.mark.root
 def test_a_reference_of_another_user_does_not_count(shared: CacheFiles, tmp_path: Path) -> None:
-    """Neither one that they wrote, nor a file of ours that they gave this name."""
+    """Neither a file that they wrote, nor a file of this user that they renamed."""
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
     ref.save(shared)
@@ -271,29 +271,29 @@ def test_the_reference_of_the_cache_s_owner_counts(shared: CacheFiles, tmp_path:
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
     ref.save(shared)
-    folder = Path(shared.root, "refs/user-0")
-    for path in (*folder.iterdir(), folder, Path(shared.root).parent):
+    directory = Path(shared.root, "refs/user-0")
+    for path in (*directory.iterdir(), directory, Path(shared.root).parent):
         os.chown(path, 65533, 65533)
-    folder.rename(folder.with_name("user-65533"))
+    directory.rename(directory.with_name("user-65533"))
     assert Ref.find(CacheFiles(str(Path(shared.root).parent)), ref.reference, ref.platform) == ref
 
 
 @pytest.mark.root
 def test_a_user_directory_created_by_another_user_is_replaced(shared: CacheFiles) -> None:
-    folder = Path(shared.root, "refs/user-0")
-    folder.mkdir()
-    os.chown(folder, 65533, 65533)
+    directory = Path(shared.root, "refs/user-0")
+    directory.mkdir()
+    os.chown(directory, 65533, 65533)
     digest = Digest.of(b"a")
     ref = Ref.now("docker.io/library/debian:12", "linux/amd64", digest, digest)
     assert Ref.find(shared, ref.reference, ref.platform) is None
     ref.save(shared)
-    assert folder.stat().st_uid == 0
+    assert directory.stat().st_uid == 0
     assert Ref.find(shared, ref.reference, ref.platform) == ref
 
 
 @pytest.mark.root
 async def test_renaming_creates_no_finished_image(registry: FaultyRegistry, tmp_path: Path) -> None:
-    """Blobs of ours whose content others chose, under the names of an image and its seal."""
+    """Blobs of this user with content chosen by others, renamed to an image and its metadata."""
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o2777)
@@ -306,7 +306,7 @@ async def test_renaming_creates_no_finished_image(registry: FaultyRegistry, tmp_
     assert place.parent == cache / "v1/images/user-0"
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     good = place.read_bytes()
-    for ending in ("", ".seal"):  # files of our own, with everything right but the place
+    for ending in ("", ".seal"):  # files of this user, valid except for their directory
         os.rename(f"{place}{ending}", f"{cache}/v1/images/sha256/{place.name}{ending}")
     async with fastpull.Client(replace(settings, keep_images=False)) as client:
         report = await client.pull(reference, tmp_path / "second.sqsh")

@@ -31,7 +31,7 @@ def store(settings: Settings) -> Store:
 
 
 @pytest.fixture
-def cache(settings: Settings, store: Store) -> CacheManager:  # there is one
+def cache(settings: Settings, store: Store) -> CacheManager:  # the store creates the directory
     return CacheManager(settings.cache)
 
 
@@ -215,11 +215,11 @@ async def test_one_of_two_references_to_an_image_can_be_removed(
         cache.remove(two)
 
 
-# --- damage of what is not a blob
+# --- damage of entries other than blobs
 
 
 def flip(path: str | Path) -> None:
-    """Changes the middle byte of a file."""
+    """Change the middle byte of a file."""
     os.chmod(path, 0o600)
     with open(path, "r+b") as file_:
         file_.seek(os.path.getsize(path) // 2)
@@ -289,7 +289,7 @@ def test_verify_removes_damaged_references(store: Store, cache: CacheManager) ->
 
 
 def test_gc_removes_leftovers_of_a_kill_during_publication(store: Store, cache: CacheManager) -> None:
-    """A seal whose blob never came, and a journal whose data became a blob."""
+    """Metadata without its blob, and a journal whose data became a blob."""
     digest = Digest.of(b"x")
     seal, journal = Path(store.blob_path(digest) + ".seal"), Path(store.root, "partial/sha256", digest.encoded)
     journal.mkdir()
@@ -319,7 +319,7 @@ async def test_a_pull_by_tag_repairs_a_damaged_manifest(
 async def test_the_documents_of_a_pinned_image_stay(
     registry: FaultyRegistry, settings: Settings, cache: CacheManager
 ) -> None:
-    """Its manifest and config, and the name that leads to them; the layers go."""
+    """Manifest, config and reference stay; the layers are removed."""
     reference, holder = publish(registry, [file("a", b"a" * 5000)]), Holder.here("1", "0")
     offline = replace(settings, pull="never")
     async with Client(settings) as client:

@@ -1,4 +1,4 @@
-"""Small files of a cache: what somebody else may have written into one."""
+"""Small files of a cache, including hostile ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_value_reads_back(value: object) -> None:
     ["NaN", "Infinity", "-Infinity", "1e400", "1e300", "9" * 30, "1" * 10_000, r'"\ud800"', r'{"\udfff": 1}', "", "{"],
 )
 def test_values_that_fastpull_never_writes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  # of whatever message
+    with pytest.raises(ValueError):  # noqa: PT011  # any message
         line.from_bytes(forged(text))
 
 

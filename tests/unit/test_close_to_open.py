@@ -1,4 +1,4 @@
-"""What other nodes are to see is handed over before it gets its name: a network filesystem does that at a close."""
+"""Close-to-open consistency: a file is closed before it is published, because a network filesystem flushes at close."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_death_of_the_holder_releases_the_lock(tmp_path: Path) -> None:
         "import sys, time; from fastpull.cache.locking.file_lock import FileLock; "
         "assert FileLock(sys.argv[1]).try_acquire(); print('held', flush=True); time.sleep(60)"
     )
-    # the lock object is garbage at once, but its descriptor is not closed by that
+    # the lock object is collected at once, which does not close its descriptor
     holder = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "lock")], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"

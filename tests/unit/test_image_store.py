@@ -1,4 +1,4 @@
-"""What stands beside a finished image."""
+"""The metadata of a finished image."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_changed_or_truncated_metadata_is_refused(at: int, bit: int, is_cut: boo
     )
 )
 def test_the_metadata_of_one_key_does_not_serve_another(key: ImageKey) -> None:
-    """Names tell keys apart, so that a file that was given another name is none."""
+    """Every key has its own name, so a renamed file is refused."""
     path = f"/cache/{key.name}.sqsh"
     assert "/" not in key.name
     found = FinishedImage.from_bytes(replace(IMAGE, key=key).to_bytes(), path, 0)

@@ -1,4 +1,4 @@
-"""Locks between nodes whose kernels know nothing of each other: processes under boots of their own."""
+"""Locks between nodes whose kernels share nothing, simulated by processes with their own boot IDs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ for line in sys.stdin:
 
 
 class LeaseNode:
-    """A process that believes to be the only one under its boot."""
+    """A process with its own boot ID."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -153,7 +153,7 @@ async def test_the_lock_of_a_dead_node_is_taken_after_the_lease_and_not_before(t
 
 
 async def test_a_death_on_the_same_node_is_noticed_at_once(tmp_path: Path) -> None:
-    """With a lease that lasts for longer than the test."""
+    """The lease outlasts the test."""
     program = "file_lock.LEASE_SECONDS = 1e6\n" + HOLD
     for way in ("auto", "lease", "flock"):
         async with node(program, "one", tmp_path / way, way) as one:

@@ -241,7 +241,7 @@ def test_resume_can_be_aborted(store: Store) -> None:
 
 
 def test_a_journal_is_replaced_atomically(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is killed while a damaged record is taken out loses no sound one."""
+    """A kill during the removal of a damaged record loses no sound one."""
     first = begin(store)
     for start in (0, 5_000):
         first.write(start, [CONTENT[start : start + 5_000]])
@@ -271,7 +271,7 @@ def test_the_files_of_a_silent_owner_are_taken_over_whichever_exist(store: Store
     before = {name: os.stat(f"{earlier.path}/{name}").st_ino for name in left}
     lock = store.lock(DIGEST)
     assert lock.try_acquire()
-    lock.is_suspect = True  # as after a lease has run out
+    lock.is_suspect = True  # as after an expired lease
     partial = store.begin(DIGEST, len(CONTENT), lock)
     assert partial.resumed == (40_000 if len(left) == 2 else 0)
     after = {name: os.stat(f"{partial.path}/{name}").st_ino for name in left}

@@ -1,4 +1,4 @@
-"""A limit that processes share by lock files in the cache."""
+"""A semaphore shared by processes through lock files in the cache."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_cancellation_releases_a_permit(tmp_path: Path) -> None:
 
 
 class Probes:
-    """Counts how often lock files are looked at."""
+    """Counts the probes of lock files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -106,7 +106,7 @@ class Probes:
 async def test_waiting_tasks_probe_together_with_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand waiting tasks cost the server as much as one."""
+    """A thousand waiting tasks cost the server as many requests as one."""
     store = Store(str(tmp_path))
     others = [store.connection_permit(number) for number in range(4)]
     assert all(lock.try_acquire() for lock in others)
@@ -139,7 +139,7 @@ async def test_an_idle_permit_is_released(tmp_path: Path, monkeypatch: pytest.Mo
     async with slots.hold():
         pass
     async with asyncio.timeout(5):
-        while os.listdir(tmp_path / "v1/locks"):  # noqa: ASYNC110  # files tell nobody
+        while os.listdir(tmp_path / "v1/locks"):  # noqa: ASYNC110  # files have no event
             await asyncio.sleep(0.01)
     async with asyncio.timeout(5), slots.hold():
         pass

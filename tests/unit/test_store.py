@@ -113,7 +113,7 @@ def test_a_symbolic_link_in_place_of_a_blob_is_removed(store: Store, tmp_path: P
     assert (tmp_path / "elsewhere").read_bytes() == CONTENT
 
 
-# --- seals: what may be believed after a power cut
+# --- metadata: what may be trusted after a power cut
 
 
 def rewrite_metadata(store: Store, **fields: object) -> None:
@@ -171,7 +171,7 @@ def test_an_existing_blob_is_synced_on_demand(store: Store, monkeypatch: pytest.
     assert blob is not None
     store.refresh_metadata(blob, FINGERPRINT, sync=True)
     blob.close()
-    # what has outlived a boot is on its disk
+    # data that survived a boot is on disk
     assert synced == ([os.stat(store.blob_path(DIGEST)).st_ino] if boot == "this" else [])
     after = store.find(DIGEST)
     assert after is not None

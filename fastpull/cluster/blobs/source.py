@@ -102,14 +102,14 @@ class ClusterSource:
         return image
 
     @asynccontextmanager
-    async def open_blob(self, descriptor: Descriptor, rank: int, part: TimingScope) -> AsyncIterator[Blob]:
+    async def open_blob(self, descriptor: Descriptor, priority: int, timing: TimingScope) -> AsyncIterator[Blob]:
         """See `fastpull.sources.base.Source`."""
         blob = await self._task.blob(descriptor)
         if blob.partial is not None and not blob.is_settled:
             blob.is_settled = True  # a second reader finds it in the cache, or fetches it for this node alone
             yield _ExchangedBlob(self._context, blob.partial)
             return
-        async with self._registry.open_blob(descriptor, rank, part) as found:
+        async with self._registry.open_blob(descriptor, priority, timing) as found:
             yield found
 
     @property
