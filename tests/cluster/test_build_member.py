@@ -111,12 +111,12 @@ class BuildRanks:
         ]
         for artifact in artifacts:
             artifact.open(FileRegion(self.open(), 100), FileRegion(self.open()))
-        post = Sender(0, channel.fabric, self.executor, note := partial(self.note, rank))
+        sender = Sender(0, channel.fabric, self.executor, note := partial(self.note, rank))
         weights = [len(CONTENTS[blob]) for blob in LAYERS]
-        member = BuildMember(0, "image", artifacts, weights, channel, post, self.executor)
+        member = BuildMember(0, "image", artifacts, weights, channel, sender, self.executor)
         self.members[rank] = member
         self.exchanges[rank] = Exchange(
-            0, blobs, self.case.ranks, channel, post, self.executor, note,
+            0, blobs, self.case.ranks, channel, sender, self.executor, note,
             wants=True, build_member=member, allocate=self.no_allocation, fetch=self.fetch,
         )  # fmt: skip
         channel.start(self.on_frame(rank))

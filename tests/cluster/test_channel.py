@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
+from fastpull.cluster.blobs.exchange_coordinator import ExchangeCoordinator
 from fastpull.cluster.control.channel import ClusterTerms, ControlChannel
-from fastpull.cluster.messages import JobEnd, NewRound, RankBroken, RankWarned, ReadyToLeave, TaskProgress
+from fastpull.cluster.messages import (
+    ChunksHeld,
+    JobEnd,
+    NewRound,
+    RankBroken,
+    RankWarned,
+    ReadyToLeave,
+    TaskProgress,
+)
 from fastpull.errors import ClusterError, MalformedMessage, RankFailed, RankLost
 from tests.cluster.memory import Hub
 
@@ -152,6 +161,25 @@ async def test_malformed_message_ends_the_job_on_all_ranks() -> None:
         assert isinstance(first, MalformedMessage)
         assert "malformed message from rank 1 on n1: unknown message 'Nonsense'" in str(first)
         assert all(isinstance(error, RankFailed) for error in others)
+
+
+async def test_message_that_a_handler_refuses_ends_the_job() -> None:
+    async with channels(2, PATIENT) as (_, ranks):
+        coordinator = ExchangeCoordinator(0, [1, 1], 2, [0, 1], ranks[0])
+        ranks[1].send(0, ChunksHeld(0, 0, (True,) * 3, wants=True))
+        with pytest.raises(MalformedMessage, match="rank 1 on n1: ChunksHeld: 3 chunks and 0 layers, expected 2 and 0"):
+            await ranks[0].receive(JobEnd)
+        with pytest.raises(RankFailed):
+            await ranks[1].receive(JobEnd)
+        coordinator.close()
+
+
+async def test_debug_log_names_messages_but_no_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "fastpull.cluster")
+    async with channels(2, SILENCE) as (_, ranks):
+        ranks[1].send(0, RankWarned("a", "b"))
+        await asyncio.sleep(0.2)
+    assert [record.getMessage() for record in caplog.records] == ["send RankWarned to rank 0 on n0"]
 
 
 async def test_malformed_message_of_rank_0_is_reported_to_it() -> None:

@@ -20,6 +20,7 @@ from fastpull.cluster.messages import (
     MemberHolding,
     NewRound,
 )
+from fastpull.errors import MalformedMessage
 
 if TYPE_CHECKING:
     from fastpull.cluster.control.channel import ControlChannel
@@ -83,6 +84,11 @@ class ExchangeCoordinator:
     def _on_chunks_held(self, rank: int, held: ChunksHeld) -> None:
         if rank not in self.members or held.round != self._round:
             return
+        artifacts = len(self._layers) if held.artifacts is None else len(held.artifacts)
+        if (len(held.chunks), artifacts) != (len(self.chunks), len(self._layers)):
+            reason = f"ChunksHeld: {len(held.chunks)} chunks and {artifacts} layers"
+            expected = f"expected {len(self.chunks)} and {len(self._layers)}"
+            raise MalformedMessage(self._channel.name(rank), f"{reason}, {expected}")
         self._held[rank] = held
         if len(self._held) == len(self.members):
             self._make_plan()

@@ -1,1 +1,1 @@
-"""Layers built by one node for all."""
+"""Building layers together: one node builds each layer for all nodes."""

@@ -1,4 +1,4 @@
-"""Rank 0's part in building layers together: who builds what, when all have all layers, and whether all outputs agree."""
+"""Rank 0's part in building layers together: it assigns builders, and compares the outputs of all members."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class BuildMember:
 
     @property
     def has(self) -> list[bool]:
-        """For each layer whether its artifact is here."""
+        """Flags of the layers whose artifacts are here, one for each layer."""
         return [artifact.is_complete for artifact in self._artifacts]
 
     @property

@@ -6,6 +6,7 @@ Every wait ends: with the result, or with an error that names the missing ranks.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 ROOT = 0
 """The rank that coordinates; a job cannot go on without it."""
+
+_log = logging.getLogger(__name__)
 
 _Key = tuple[type[Message], int | None]
 """A type of messages, and the image that they concern; None for messages of the job."""
@@ -124,7 +127,7 @@ class ControlChannel:
 
         Args:
             kind: the type of messages.
-            handler: receives (sender, message).
+            handler: receives (sender, message); may raise `MalformedMessage`, which ends the job.
             image: the number of the image whose messages are handled; None for those of all images, or of the job.
         """
         self._handlers[kind, image] = handler
@@ -133,6 +136,8 @@ class ControlChannel:
 
     def send(self, to: int, message: Message) -> None:
         """Send a message to a rank, which may be this one."""
+        if not isinstance(message, Alive):
+            _log.debug("send %s to %s", type(message).__name__, self.name(to))
         if to == self.rank:
             asyncio.get_running_loop().call_soon(self._dispatch, to, message)
         elif to not in self.lost:
@@ -204,7 +209,7 @@ class ControlChannel:
     # --- failures
 
     def expecting(self, missing: Callable[[], Iterable[int]], doing: str) -> AbstractContextManager[None]:
-        """On rank 0, name the ranks that are waited for; see `FailureDetector.expecting`."""
+        """Name the ranks that rank 0 waits for; see `FailureDetector.expecting`."""
         return self.detector.expecting(missing, doing)
 
     def fail(self, error: FastpullError) -> None:
@@ -224,6 +229,7 @@ class ControlChannel:
         if not ranks:
             return
         self.lost.update(ranks)
+        _log.debug("lost %s: %s", ", ".join(map(self.name, ranks)), error.message)
         must_end = not self.terms.best_effort or ROOT in ranks
         if must_end:
             self.abort(error.message)
@@ -280,8 +286,8 @@ class ControlChannel:
             message = decode(content, self.name(sender))
         except MalformedMessage as error:
             self._refuse(error)
-            return
-        self._dispatch(sender, message)
+        else:
+            self._dispatch(sender, message)
 
     def _refuse(self, error: MalformedMessage) -> None:
         """End the job on all ranks, since a rank may wait for the effect of the message."""
@@ -300,7 +306,10 @@ class ControlChannel:
         if isinstance(message, JobAborted):
             self.fail(RankFailed(sender, self.hosts.get(sender, "?"), message.reason))
         elif handler is not None:
-            handler(sender, message)
+            try:
+                handler(sender, message)
+            except MalformedMessage as error:
+                self._refuse(error)
         else:
             self._mail.setdefault((kind, image), {})[sender] = message
         self.detector.advance()

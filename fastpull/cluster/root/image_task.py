@@ -86,7 +86,7 @@ class ImageTask:
 
     @property
     def blob_numbers(self) -> list[int]:
-        """For each layer of the image the number of its blob; several layers may have the same blob."""
+        """The number of the blob of each layer; several layers may have the same blob."""
         numbers = {blob.digest: number for number, blob in enumerate(self._descriptors)}
         return [numbers[layer.blob.digest] for layer in self.image.layers] if self.image is not None else []
 
