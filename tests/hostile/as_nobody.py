@@ -1,6 +1,6 @@
-"""All recipes into directories as a user without rights: ``python -m tests.hostile.as_nobody FOLDER CANARY``.
+"""All recipes into directories as an unprivileged user: ``python -m tests.hostile.as_nobody FOLDER CANARY``.
 
-Writes what is wrong with each, as JSON.
+It prints the failures of each recipe as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.hostile.running import check_refusal, expected_words, look_at_directo
 
 def main() -> None:
     folder, canary = Path(sys.argv[1]), Path(sys.argv[2])
-    "\x1b".encode("unicode_escape")  # loads what the user may not be able to read later
+    "\x1b".encode("unicode_escape")  # load the codec now; the unprivileged user may be unable to read it
 
     os.setgroups([])
     os.setgid(65534)
@@ -40,10 +40,10 @@ def _complaints(recipe: AttackRecipe, folder: Path, canary: Path, before: object
                 assert error is None, str(error)
                 expected = _for_users(expected_words(recipe.verdict, os.fsencode(canary)[1:], "directory"))
                 actual = _plain(read_output(folder / "out", "directory"))
-                assert actual == expected, f"{actual} is not {expected}"
+                assert actual == expected, f"got {actual}, expected {expected}"
                 for path, seen in look_at_directory(folder / "out").items():
                     assert (seen.uid, seen.gid) == (65534, 65534), f"{path!r} belongs to {seen.uid}:{seen.gid}"
-                    assert not seen.mode & 0o6000, f"{path!r} lends rights"
+                    assert not seen.mode & 0o6000, f"{path!r} has setuid or setgid"
         except AssertionError as wrong:
             found.append(f"with {workers} workers: {wrong}")
         if state_of(canary) != before:
@@ -53,7 +53,7 @@ def _complaints(recipe: AttackRecipe, folder: Path, canary: Path, before: object
 
 
 def _for_users(tree: dict[bytes, str]) -> dict[bytes, str]:
-    """A tree without what a user's directory does not have: devices, owners, modes and times."""
+    """Return a tree without devices, owners, modes and times, which an unprivileged user cannot create."""
     devices = {path for path, words in tree.items() if words[0] in "cb"}
     names = {f"= {os.fsdecode(path)}" for path in devices}
     return {path: words for path, words in _plain(tree).items() if path not in devices and words not in names}

@@ -1,7 +1,6 @@
-"""Recipes in a process of their own, to be watched: ``python -m tests.hostile.batch FOLDER CANARY RECIPE...``.
+"""Recipes in a separate process under strace: ``python -m tests.hostile.batch FOLDER CANARY RECIPE...``.
 
-What a recipe gives is somebody else's business here. Before the first one ``FOLDER/begin`` is asked for, which is not
-there.
+It does not check verdicts. A lookup of the missing ``FOLDER/begin`` marks the start in the trace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a recipe is: hostile layers, and what has to become of them."""
+"""Recipes: hostile layers with their expected verdict."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from fastpull.layers.archive import END, header_of, padded
 from tests.support.layers import Member
 
 CANARY = b"@canary@"
-"""Stands for the path of the canary, without leading slash, in paths and link targets."""
+"""Placeholder in paths and link targets for the path of the canary, without a leading slash."""
 
 Part = Member | bytes
-"""An entry, or bytes of the tar as they are."""
+"""An entry, or raw bytes of the tar."""
 
 Layer = Sequence[Part] | bytes
-"""The parts of a tar, to which its end is added, or all of its bytes."""
+"""The parts of a tar without its end, or all of its bytes."""
 
 Tree = Mapping[str | bytes, str]
-"""For each path what is there; directories that are only on the way to something need not be told.
+"""The expected entry of each path; parent directories with default attributes may be omitted.
 
 ``d`` a directory, ``f TEXT`` a file, ``l TARGET`` a symbolic link, ``p`` a fifo, ``c 1:3`` and ``b 8:1`` devices;
-then, where they are not the usual ones, in brackets mode, owner, time and attributes: ``f x [4755 uid=5 user.a=1]``.
-``= NAME`` is one more name of another path's inode.
+mode, owner, time and extended attributes follow in brackets unless they are defaults: ``f x [4755 uid=5 user.a=1]``.
+``= NAME`` is a hard link to another path.
 """
 
 
 @dataclass(frozen=True)
 class RecipeRefused:
-    """The layers are refused.
+    """A verdict that the layers are refused.
 
     Attributes:
-        error: of exactly this class.
-        reason: a part of the message.
-        culprit: a part of the message, too: the entry at fault.
+        error: exact class of the error.
+        reason: part of the message.
+        culprit: part of the message that names the entry.
     """
 
     error: type[FastpullError]
@@ -47,12 +47,12 @@ Verdict = Tree | RecipeRefused
 
 @dataclass(frozen=True)
 class AttackRecipe:
-    """One attack.
+    """An attack.
 
     Attributes:
-        name: of the test.
-        layers: from the base to the top; each is its tar, or the parts of one.
-        verdict: what has to come of them.
+        name: name of the test.
+        layers: layers from the base to the top, as tars or parts.
+        verdict: expected tree or refusal.
     """
 
     name: str
@@ -60,12 +60,12 @@ class AttackRecipe:
     verdict: Verdict
 
     def tars(self, canary: bytes) -> list[bytes]:
-        """The layers as they would come, aimed at a canary."""
+        """Return the layers as tars that target a canary."""
         return [layer if isinstance(layer, bytes) else _tar(layer, canary) for layer in self.layers]
 
 
 def recipe(name: str, *layers: Layer, gives: Verdict, split: Verdict | None = None, at: int = -1) -> list[AttackRecipe]:
-    """Adds a recipe, and with ``split`` the same one cut in two layers before its last part, or before part ``at``."""
+    """Return a recipe, and with ``split`` also its variant cut into two layers before part ``at``."""
     made = [AttackRecipe(name, layers, gives)]
     if split is not None:
         (only,) = layers

@@ -1,4 +1,4 @@
-"""Running recipes: into each kind of output, and looking at what came of them."""
+"""Run recipes into each kind of output, and read the results."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tests.support.trees import FoundEntry, look
 NOTHING = Digest.of(b"")
 CHUNK = 32 << 10
 SINKS: dict[str, Callable[[Path], Sink]] = {"directory": Directory, "squashfs": Squashfs, "tar": Tar}
-Dress = Callable[[FileTree, Sink], None]
-"""Puts something on top of an image that the sink has."""
+Overlay = Callable[[FileTree, Sink], None]
+"""Adds entries on top of an image in a sink."""
 
 _USUAL = {"d": 0o755}
 _MAX_SHOWN = 100
-_SHORTEST_TIME, _LONGEST_TIME = -(1 << 31), 15_032_385_535  # what ext4 keeps
+_SHORTEST_TIME, _LONGEST_TIME = -(1 << 31), 15_032_385_535  # range of ext4
 
 
 def make_canary(folder: Path) -> Path:
-    """Makes what no recipe may change: files, links and directories that recipes aim at."""
+    """Create the canary: files, links and directories that recipes target and must not change."""
     canary = folder / "canary"
     (canary / "folder").mkdir(parents=True)
     (canary / "file").write_text("precious")
@@ -51,16 +51,16 @@ def make_canary(folder: Path) -> Path:
 
 
 def state_of(canary: Path) -> dict[bytes, FoundEntry]:
-    """All that is to be known of a canary."""
+    """Return the state of a canary."""
     return look(canary, directory_times=True)
 
 
-def leave(_tree: FileTree, _sink: Sink) -> None:
-    """Puts nothing on top of an image."""
+def no_overlay(_tree: FileTree, _sink: Sink) -> None:
+    """Add no entries on top of an image."""
 
 
-def write(sink: Sink, tars: list[bytes], resources: Resources, dress: Dress = leave) -> None:
-    """Streams layers into a sink, side by side where the resources allow it."""
+def write(sink: Sink, tars: list[bytes], resources: Resources, overlay: Overlay = no_overlay) -> None:
+    """Stream layers into a sink, concurrently where the resources allow it."""
     try:
         sink.begin(resources)
 
@@ -80,41 +80,41 @@ def write(sink: Sink, tars: list[bytes], resources: Resources, dress: Dress = le
         with ThreadPoolExecutor(resources.layers) as threads:
             indexes = list(threads.map(stream, range(len(tars))))
         tree = merge(indexes)
-        dress(tree, sink)
+        overlay(tree, sink)
         sink.commit(tree)
     finally:
         sink.abort()
 
 
 def outcome(
-    recipe: AttackRecipe, kind: str, folder: Path, canary: Path, workers: int, dress: Dress = leave
+    recipe: AttackRecipe, kind: str, folder: Path, canary: Path, workers: int, overlay: Overlay = no_overlay
 ) -> FastpullError | None:
-    """Runs a recipe into ``folder/out``, and returns what was raised; whatever came of it, no litter is left."""
+    """Run a recipe into ``folder/out``, return its error, and assert that no other file remains."""
     tars = recipe.tars(os.fsencode(canary)[1:])
     error = None
     try:
-        write(SINKS[kind](folder / "out"), tars, Resources(workers, min(workers, 2)), dress)
+        write(SINKS[kind](folder / "out"), tars, Resources(workers, min(workers, 2)), overlay)
     except FastpullError as raised:
         error = raised
     left = os.listdir(folder)
-    assert left == ([] if error else ["out"]), f"left beside the output: {left}, after {error!r}"
+    assert left == ([] if error else ["out"]), f"unexpected files beside the output: {left}, after {error!r}"
     return error
 
 
 def check_refusal(error: FastpullError | None, expected: RecipeRefused) -> None:
-    """A refusal has to be of the class, and name reason and culprit."""
-    assert error is not None, "nothing was refused"
+    """Assert that an error has the expected class, reason and culprit."""
+    assert error is not None, "the recipe was not refused"
     assert type(error) is expected.error, repr(error)
     assert expected.reason in str(error), str(error)
     assert expected.culprit in str(error), str(error)
 
 
-# --- what is in an output, in a recipe's words
+# --- the content of an output, in the notation of recipes
 
 
 @dataclass
 class Seen:
-    """One path of an output."""
+    """An entry of an output."""
 
     kind: str
     content: str
@@ -124,7 +124,7 @@ class Seen:
     mtime: int
     xattrs: tuple[tuple[bytes, bytes], ...]
     inode: object
-    """Equal for names of one inode."""
+    """Identity of the inode, equal for hard links."""
 
     def words(self) -> str:
         told = [f"{self.mode:o}"] if self.mode != _USUAL.get(self.kind, 0o644) and self.kind != "l" else []
@@ -135,7 +135,7 @@ class Seen:
 
 
 def expected_words(tree: Tree, canary: bytes, kind: str) -> dict[bytes, str]:
-    """A recipe's tree with the directories that need not be told, and with the times that an output can keep."""
+    """Return a recipe's tree with all parent directories, and with times clamped to the range of the output."""
     found = {b"": "d"}
     aimed = {
         os.fsencode(path).replace(CANARY, canary).strip(b"/"): words.replace(CANARY.decode(), os.fsdecode(canary))
@@ -149,7 +149,7 @@ def expected_words(tree: Tree, canary: bytes, kind: str) -> dict[bytes, str]:
 
 
 def read_output(path: Path, kind: str, can_be_extracted: bool = True) -> dict[bytes, str]:
-    """What is in an output, in the words of recipes; of what no program can extract the paths only."""
+    """Return the content of an output in the notation of recipes; only paths if no program can extract it."""
     if kind == "tar":
         return _in_words(_look_at_tar(path), kind)
     if kind == "squashfs":
@@ -172,7 +172,7 @@ def _listed(image: Path) -> list[bytes]:
 
 
 def look_at_directory(root: Path) -> dict[bytes, Seen]:
-    """Everything in a directory, whatever its depth, walked by descriptors."""
+    """Return all entries of a directory at any depth, read through descriptors."""
     found: dict[bytes, Seen] = {}
 
     def visit(fd: int, path: bytes) -> None:
@@ -264,7 +264,7 @@ def _in_words(found: dict[bytes, Seen], kind: str) -> dict[bytes, str]:
 
 
 def _with_time(words: str, kind: str) -> str:
-    """Every output keeps the times that its format can hold: squashfs 32 bits, a directory what its filesystem has."""
+    """Clamp a time to the range of an output: 32 bits for squashfs, that of the filesystem for a directory."""
     low, high = {"squashfs": (0, (1 << 32) - 1), "directory": (_SHORTEST_TIME, _LONGEST_TIME)}.get(kind, (None, None))
     match = re.search(r" ?mtime=(-?\d+)", words)
     if match is None or low is None or high is None:

@@ -1,7 +1,7 @@
-"""Layers that would take the machine: each limit is told soon after it is crossed, with little memory, and cleanly.
+"""Decompression bombs: each limit is reported soon after it is crossed, with little memory and no remains.
 
-Each pull is a process of its own, which tells the processor's time that it took from the byte that crosses a limit to
-its end. What comes behind that byte would take several times as long as it may.
+Each pull is a separate process that reports its processor time from the byte crossing the limit to its end. To process
+the remaining bytes would take several times the permitted time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tests.support.registry import FaultyRegistry
 
 GIB = 1 << 30
 MIB = 1 << 20
-_MAX_SECONDS = 2.0  # of the processor, after the limit was crossed
-_TAIL = 4 * GIB  # bytes behind it: inflating, hashing and scanning them takes some 4 s
+_MAX_SECONDS = 2.0  # of processor time, after the limit is crossed
+_TAIL = 4 * GIB  # bytes after it; to inflate, hash and scan them takes some 4 s
 
 _PROGRAM = """
 import re, sys, time
@@ -47,7 +47,7 @@ def feeding(scanner, chunk):
 
 LayerScanner.feed = feeding
 code = main()
-memory = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]  # ru_maxrss would be the tests' own, too
+memory = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]  # ru_maxrss includes the parent
 print(f"\\n{time.process_time() - crossed} {int(memory) >> 10}", file=sys.stderr)
 sys.exit(code)
 """
@@ -55,13 +55,13 @@ sys.exit(code)
 
 @dataclass(frozen=True)
 class MeasuredPull:
-    """What became of a pull.
+    """The result of a measured pull.
 
     Attributes:
-        code: that it ended with.
-        message: what it said.
-        seconds: of the processor, after the chunk that holds the crossing byte was inflated.
-        mebibytes: that it had in memory, at most.
+        code: exit code.
+        message: error output.
+        seconds: processor time after the chunk with the crossing byte was inflated.
+        mebibytes: peak memory.
     """
 
     code: int | None
@@ -71,12 +71,12 @@ class MeasuredPull:
 
 
 async def measured_pull(tmp_path: Path, *arguments: str | Path, crossing: int = 0) -> MeasuredPull:
-    """Pulls in a process of its own, into an output of `tmp_path`.
+    """Pull in a separate process.
 
     Args:
-        tmp_path: has the cache.
-        arguments: of ``fastpull pull``.
-        crossing: the byte of the tar that is one too many.
+        tmp_path: folder of the cache.
+        arguments: arguments of ``fastpull pull``.
+        crossing: offset of the byte in the tar that crosses the limit.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PROGRAM, str(crossing), "pull", "-q", *map(str, arguments)),
@@ -90,19 +90,19 @@ async def measured_pull(tmp_path: Path, *arguments: str | Path, crossing: int = 
 
 
 def as_gzip(head: bytes, tail: int) -> bytes:
-    """What a layer begins with, and as many zeros; a member of those is made once, and repeated."""
+    """Return a gzip layer with a head and a tail of zeros, which repeat one gzip member."""
     zeros = gzip.compress(bytes(MIB), 9, mtime=0)
     return gzip.compress(head, 1, mtime=0) + zeros * (tail // MIB)
 
 
 def as_zstd(head: bytes, tail: int) -> bytes:
-    """The same, with frames."""
+    """Return a zstd layer with a head and a tail of zeros, which repeat one frame."""
     zeros = zstandard.compress(bytes(64 * MIB), 1)
     return zstandard.compress(head, 1) + zeros * (tail // (64 * MIB))
 
 
 HEAD = b"".join(header_of(entry) + padded(content) for entry, content in (file(f"f{n}", b"x") for n in range(3000)))
-"""Files that are staged before a limit is crossed, of 1 KiB each in the tar."""
+"""Files of 1 KiB each in the tar, staged before a limit is crossed."""
 
 ZEROS = header_of(Entry(b"zeros", EntryType.FILE, size=_TAIL))
 
@@ -112,13 +112,13 @@ class Bomb:
     """A layer that crosses one limit.
 
     Attributes:
-        says: of the message.
-        crosses: what stands in the tar behind `HEAD`, and before zeros, which are of a file or fill the archive up.
-        setting: that raises the limit; empty for none.
-        given: its value for the pull; None for the default.
-        default: that it has, which is documented.
-        crossing: the byte of the tar that is one too many.
-        compress: makes the blob of a head, and of the number of zeros behind it.
+        says: part of the message.
+        crosses: bytes of the tar after `HEAD` and before the zeros.
+        setting: setting that raises the limit; empty for none.
+        given: value of the setting for the pull; None for the default.
+        default: documented default of the setting.
+        crossing: offset of the byte in the tar that crosses the limit.
+        compress: function from a head and a number of zeros to the blob.
     """
 
     says: str
@@ -130,15 +130,15 @@ class Bomb:
     compress: Callable[[bytes, int], bytes] = as_gzip
 
     def pull_options(self) -> Iterator[str]:
-        """For the command."""
-        if self.setting != "max_ratio":  # many zeros are not what is to be seen
+        """Yield the options of the command."""
+        if self.setting != "max_ratio":  # the zeros alone must not cross this limit
             yield from ("--max-ratio", "1000000")
         if self.given is not None:
             yield from ("--" + self.setting.replace("_", "-"), str(self.given))
 
 
 def with_a_large_window(head: bytes, tail: int) -> bytes:
-    """A frame with files, then one that asks for 256 MiB, then zeros."""
+    """Return a frame with files, a frame with a window of 256 MiB, and frames of zeros."""
     return with_window(27)(head) + with_window(28)(bytes(512)) + as_zstd(b"", tail)
 
 
@@ -170,12 +170,12 @@ BOMBS = {
 
 @pytest.mark.parametrize("output", ["out/", "out.sqsh"])
 @pytest.mark.parametrize("name", BOMBS)
-async def test_a_limit_is_told_soon_and_leaves_nothing(
+async def test_limit_is_reported_soon_and_leaves_nothing(
     registry: FaultyRegistry, tmp_path: Path, name: str, output: str
 ) -> None:
     bomb = BOMBS[name]
     if bomb.setting == "max_ratio" and shutil.disk_usage(tmp_path).free < 10 * GIB:
-        pytest.skip("a tenth of the free space would count first")
+        pytest.skip("too little free space; the limit of a tenth of it would apply first")
     layer = StoredLayer(bomb.compress(HEAD + bomb.crosses, _TAIL), "sha256:" + "0" * 64)
     reference = publish(registry, layer)
     ended = await measured_pull(
@@ -185,15 +185,15 @@ async def test_a_limit_is_told_soon_and_leaves_nothing(
     assert bomb.says in ended.message
     if bomb.setting:
         flag = bomb.setting.replace("_", "-")
-        assert f"--{flag}, FASTPULL_{bomb.setting.upper()}" in ended.message
+        assert f"--{flag} or FASTPULL_{bomb.setting.upper()}" in ended.message
     else:
         assert "No setting raises this limit" in ended.message
     assert ended.seconds < _MAX_SECONDS
     assert ended.mebibytes < 256
-    assert os.listdir(tmp_path) == ["cache"], "neither output nor staging is left"
+    assert os.listdir(tmp_path) == ["cache"], "no output and no staging remain"
 
 
-def test_the_limits_are_those_that_are_documented() -> None:
+def test_limits_match_the_documentation() -> None:
     expected = {bomb.setting: bomb.default for bomb in BOMBS.values() if bomb.default is not None}
     limits = fastpull.config.Limits()
     assert {setting: getattr(limits, setting) for setting in limits.__dataclass_fields__} == expected
@@ -205,10 +205,10 @@ def test_the_limits_are_those_that_are_documented() -> None:
     assert found == expected
 
 
-async def test_large_windows_of_many_layers_are_not_held_at_once(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_large_windows_are_used_one_at_a_time(registry: FaultyRegistry, tmp_path: Path) -> None:
     layers = [stored([file(f"zeros-{n}", bytes(130 << 20))], with_window(27)) for n in range(4)]
     reference = publish(registry, *layers)
     options = ("--memory", "64M", "--workers", "4", "-o", tmp_path / "out.sqsh")
     ended = await measured_pull(tmp_path, *options, reference)
     assert ended.code == 0, ended.message
-    assert ended.mebibytes < 320, "of four windows of 128 MiB one at a time"
+    assert ended.mebibytes < 320, "four windows of 128 MiB are used one at a time"

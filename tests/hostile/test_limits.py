@@ -1,4 +1,4 @@
-"""Limits: each one is told by layer, entry and setting, soon, with little memory, and with nothing left behind."""
+"""Limits: each error names layer, entry and setting, comes soon, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ GIB = 1 << 30
 
 
 async def refused(registry: FaultyRegistry, settings: Settings, tmp_path: Path, *layers: Any, **limits: int) -> str:
-    """Pulls layers into each kind of output, which has to end with one and the same refusal.
+    """Pull layers into each kind of output, and return their common refusal.
 
-    Which of several layers is the one too many depends on which came first.
+    With several layers, the layer that crosses the limit depends on their order of arrival.
     """
     reference = publish(registry, *layers)
     messages = set()
@@ -44,39 +44,39 @@ async def refused(registry: FaultyRegistry, settings: Settings, tmp_path: Path, 
     return message
 
 
-async def test_the_size_of_a_layer(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_layer_size_is_limited(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     members = [file("small"), file("large", b"x" * 2_000_000)]
     message = await refused(registry, settings, tmp_path, members, max_layer_size=1_000_000)
     assert "'large'" in message
-    assert "--max-layer-size, FASTPULL_MAX_LAYER_SIZE" in message
+    assert "--max-layer-size or FASTPULL_MAX_LAYER_SIZE" in message
 
 
-async def test_the_holes_of_files_count(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_holes_count_as_layer_size(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     sparse = pax((b"GNU.sparse.size", b"%d" % (1 << 50)), (b"GNU.sparse.map", b"0,0")) + block(b"hole")
     message = await refused(registry, settings, tmp_path, stored(sparse + END))
     assert "files larger than the layer may be at 'hole'" in message
 
 
-async def test_tar_headers_count(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_tar_headers_count_as_layer_size(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     members = [file("a"), *(hardlink(f"h{n}", "a") for n in range(3000))]
     assert "--max-layer-size" in await refused(registry, settings, tmp_path, members, max_layer_size=1_000_000)
 
 
-async def test_the_size_of_an_image(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_image_size_is_limited(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     layers = [[file(f"f{n}", b"x" * 600_000)] for n in range(3)]
     message = await refused(registry, settings, tmp_path, *layers, max_image_size=1_500_000)
     assert "larger, uncompressed, than all layers together may be (1500000)" in message
     assert "--max-image-size" in message
 
 
-async def test_the_entries_of_an_image(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_number_of_entries_is_limited(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     layers = [[file(f"f{n}.{layer}") for n in range(400)] for layer in range(3)]
     message = await refused(registry, settings, tmp_path, *layers, max_entries=1000)
     assert "more entries than all layers together may have (1000)" in message
-    assert "--max-entries, FASTPULL_MAX_ENTRIES" in message
+    assert "--max-entries or FASTPULL_MAX_ENTRIES" in message
 
 
-async def test_what_is_just_within_the_limits_is_pulled(
+async def test_image_exactly_at_the_limits_is_pulled(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a", b"x" * 1000)], [file("b", b"y" * 1000)])
@@ -92,7 +92,7 @@ def one_entry() -> EntryTable:
     return scanner.entries
 
 
-def test_a_layer_that_is_read_again_counts_once() -> None:
+def test_layer_read_twice_counts_once() -> None:
     quota = Quota(fastpull.config.Limits(max_image_size=1000), GIB)
     for _ in range(5):
         LayerQuota(quota, 0, "layer").check(900, 900, 0, one_entry())
@@ -101,7 +101,7 @@ def test_a_layer_that_is_read_again_counts_once() -> None:
 
 
 @pytest.mark.parametrize(("room", "freely"), [(100 * GIB, GIB), (GIB, GIB // 10), (0, 16 << 20)])
-def test_the_ratio_counts_from_a_tenth_of_the_free_space(room: int, freely: int) -> None:
+def test_ratio_is_limited_above_a_tenth_of_the_free_space(room: int, freely: int) -> None:
     quota = LayerQuota(Quota(fastpull.config.Limits(), room), 0, "layer")
     quota.check(1, freely, 0, one_entry())
     with pytest.raises(LimitExceeded, match=r"each byte of the blob.*at 'f'.*--max-ratio"):
@@ -109,8 +109,8 @@ def test_the_ratio_counts_from_a_tenth_of_the_free_space(room: int, freely: int)
     LayerQuota(Quota(fastpull.config.Limits(), room), 0, "layer").check(freely, freely * 2, 0, one_entry())
 
 
-async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
-    """What comes after a limit is neither inflated nor hashed."""
+async def test_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+    """Bytes after a limit are neither inflated nor hashed."""
     layer = stored([file("a", b"x" * 1_000_000), file("b", os.urandom(30 << 20))], bytes)
     limits = fastpull.config.Limits(max_layer_size=500_000)
     async with fastpull.Client(replace(settings, limits=limits)) as client:
@@ -123,7 +123,7 @@ async def test_a_bomb_is_not_read_to_its_end(registry: FaultyRegistry, settings:
 
 
 @pytest.mark.parametrize("window_log", [28, 30])
-async def test_a_zstd_window_is_bounded(
+async def test_zstd_window_is_limited(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, window_log: int
 ) -> None:
     layer = stored([file("a", b"x")], with_window(window_log))
@@ -145,7 +145,7 @@ async def test_a_zstd_window_is_bounded(
     ],
     ids=["header", "global-header", "depth", "attributes"],
 )
-async def test_what_no_setting_raises(
+async def test_fixed_limits_name_no_setting(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, members: bytes, reason: str
 ) -> None:
     message = await refused(registry, settings, tmp_path, stored(members + END))
@@ -165,12 +165,12 @@ def test_each_limit_has_a_variable_and_an_option() -> None:
 
 @pytest.mark.parametrize("name", ["max_layer_size", "max_image_size", "max_entries", "max_ratio", "max_zstd_window"])
 @pytest.mark.parametrize("value", ["0", "-1", "much", "9999999999T"])
-def test_a_limit_out_of_range_is_told_by_its_name(name: str, value: str) -> None:
+def test_limit_out_of_range_is_reported_by_name(name: str, value: str) -> None:
     with pytest.raises(InvalidSetting, match=name):
         Settings.load({f"FASTPULL_{name.upper()}": value})
 
 
-async def test_the_command_line_takes_limits(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_command_line_accepts_limits(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a"), file("b")])
     ended = await run("pull", reference, "-o", tmp_path / "out", "--max-entries", "1", cache=settings.cache)
     assert (ended.code, "more entries" in ended.err) == (25, True), ended.err
@@ -178,6 +178,6 @@ async def test_the_command_line_takes_limits(registry: FaultyRegistry, settings:
     assert ended.code == 0, ended.err
 
 
-def test_limits_are_not_the_layer_s_fault() -> None:
+def test_limit_error_suggests_to_raise_the_limit() -> None:
     assert issubclass(LimitExceeded, FastpullError)
     assert "raise the limit" in str(LimitExceeded("layer", "too much", b"f", "max_entries"))

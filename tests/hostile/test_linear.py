@@ -1,7 +1,7 @@
 """Work grows linearly with the entries of adversarial images, counted in executed lines and not by a clock.
 
-A step is a line of fastpull's Python, on any thread. From each size to the next, which is twice as large, twice as many
-steps are to be added; what a pull takes anyway does not count.
+A step is an executed line of fastpull's Python, on any thread. Each size is twice the previous one and has to add twice
+as many steps as the previous doubling; constant work does not count.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _OURS = os.path.dirname(fastpull.__file__)
 
 
 def sizes(shape: str, least: int) -> tuple[int, int, int]:
-    """Numbers of entries; an entry of a deep path is as much work as a hundred others."""
+    """Return three numbers of entries; an entry with a deep path costs as much as a hundred others."""
     least = least // 10 if shape == "deep" else least
     return least, 2 * least, 4 * least
 
 
 def lines_of(work: Callable[[], object]) -> int:
-    """How many lines of fastpull are run, in all threads."""
+    """Return the number of executed lines of fastpull in all threads."""
     counts: dict[int, int] = {}
 
     def on_line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -68,7 +68,7 @@ def check_growth(steps: list[int], entries: int) -> None:
 
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
-def test_merging_grows_with_the_entries(name: str) -> None:
+def test_merge_is_linear_in_entries(name: str) -> None:
     steps = []
     for size in sizes(name, 2000):
         shape = AdversarialImage(name, size)
@@ -79,8 +79,8 @@ def test_merging_grows_with_the_entries(name: str) -> None:
 
 @pytest.mark.parametrize("output", ["out/", "out.sqsh"])
 @pytest.mark.parametrize("name", ADVERSARIAL)
-def test_pulls_grow_with_the_entries(name: str, output: str, settings: Settings, tmp_path: Path) -> None:
-    """Of blobs whose indexes are in the cache: otherwise chance has a say in what need not be written."""
+def test_pull_is_linear_in_entries(name: str, output: str, settings: Settings, tmp_path: Path) -> None:
+    """The indexes are in the cache; without them, the number of written files depends on timing."""
     steps = []
     for size in sizes(name, 200):
         shape, path = AdversarialImage(name, size), tmp_path / f"layout-{size}"
@@ -98,7 +98,7 @@ def test_pulls_grow_with_the_entries(name: str, output: str, settings: Settings,
 
 
 def layers_of_one_file(count: int) -> list[list[Member]]:
-    """Small layers that add to one directory, through a link of their own, and hide some of the layer below."""
+    """Return small layers that add to one directory through a link, and hide entries of the layer below."""
     return [
         [
             folder("d"),
@@ -111,7 +111,7 @@ def layers_of_one_file(count: int) -> list[list[Member]]:
     ]
 
 
-def test_merging_grows_with_the_layers() -> None:
+def test_merge_is_linear_in_layers() -> None:
     steps = []
     for count in (200, 400, 800):
         indexes = [LayerIndex.of(entry for entry, _ in layer) for layer in layers_of_one_file(count)]
@@ -121,7 +121,7 @@ def test_merging_grows_with_the_layers() -> None:
 
 @pytest.mark.parametrize("output", ["out/", "out.sqsh", "out.tar"])
 @pytest.mark.parametrize("has_indexes", [False, True])
-def test_pulls_of_layouts_grow_with_the_layers(
+def test_pull_from_layout_is_linear_in_layers(
     output: str, has_indexes: bool, settings: Settings, tmp_path: Path
 ) -> None:
     steps = []
@@ -140,7 +140,7 @@ def test_pulls_of_layouts_grow_with_the_layers(
     check_growth(steps[1:], count)
 
 
-def test_pulls_from_registries_grow_with_the_layers(settings: Settings, tmp_path: Path) -> None:
+def test_pull_from_registry_is_linear_in_layers(settings: Settings, tmp_path: Path) -> None:
     steps = []
     for count in (25, 50, 100, 200):  # the first pull imports modules
 

@@ -1,6 +1,6 @@
-"""Somebody swaps directories of the staging for links to a canary while fastpull writes into it.
+"""A process swaps staging directories for links to a canary while fastpull writes into them.
 
-Only the same user, or root, can do so: nobody else may enter a staging. It has to be harmless all the same.
+Only the same user or root can enter a staging directory. The swap has to be harmless all the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ while True:
 
 
 def busy_layers() -> list[list[Member]]:
-    """Layers that make, move and remove much below the same few directories, among them names that the canary has."""
+    """Return layers that create, move and remove many entries below few directories, also with names of the canary."""
     attributes = {"mode": 0o777, "uid": 5, "xattrs": ((b"user.a", b"evil"),)}
     lower = [
         part
@@ -80,14 +80,14 @@ def swapping(outputs: Path, canary: Path) -> Iterator[None]:
     process.stdout.readline()
     try:
         yield
-        assert process.poll() is None, "it has swapped to the end"
+        assert process.poll() is None, "the swapper ran to the end"
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
 
 @pytest.mark.root
-def test_links_that_come_into_the_staging_lead_nowhere(tmp_path: Path) -> None:
+def test_links_swapped_into_staging_are_not_followed(tmp_path: Path) -> None:
     canary, outputs = make_canary(tmp_path), tmp_path / "outputs"
     outputs.mkdir()
     before = state_of(canary)
@@ -134,8 +134,8 @@ os.waitpid(swapper, 0)
 
 
 @pytest.mark.root
-def test_a_removal_does_not_open_up_what_a_link_leads_to() -> None:
-    """As a user without rights, for whom unreadable directories are opened up before they are removed."""
+def test_removal_does_not_change_modes_through_links() -> None:
+    """An unprivileged user makes unreadable directories accessible before removing them."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o777)
         canary = make_canary(Path(name))

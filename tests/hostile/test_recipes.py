@@ -1,4 +1,4 @@
-"""Every recipe into every kind of output: its verdict, the same for 1 and 8 workers, and an untouched canary."""
+"""Every recipe into every kind of output: verdict, equality for 1 and 8 workers, and an unchanged canary."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ RECIPES = [pytest.param(one, id=name) for name, one in ALL.items()]
 
 @pytest.fixture(scope="module")
 def playground() -> Iterator[Path]:
-    """A directory with a canary that all recipes of this module aim at, and that none may change."""
+    """Return a directory with a canary, the target of all recipes of this module."""
     with tempfile.TemporaryDirectory() as name:
         make_canary(Path(name))
         yield Path(name)
 
 
-def test_there_are_recipes_of_every_class() -> None:
+def test_every_class_has_enough_distinct_recipes() -> None:
     assert all(len(found) >= 40 for found in CLASSES.values())
     assert len(ALL) >= 200
     attacks = [(one.layers, kind) for kind, found in CLASSES.items() for one in found]
-    assert len({repr(layers) for layers, _ in attacks}) == len(attacks), "no two recipes are the same layers"
+    assert len({repr(layers) for layers, _ in attacks}) == len(attacks), "no two recipes have the same layers"
 
 
 def limited(engine: Engine) -> Engine:
-    """An engine whose scanner has the usual limit."""
+    """Return an engine whose scanner has the default limit."""
     return replace(engine, scanner=lambda: engine.scanner(DEFAULT_LIMITS.max_layer_size))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_both_scanners_understand_a_recipe_alike(recipe: AttackRecipe) -> None:
+def test_both_scanners_agree_on_a_recipe(recipe: AttackRecipe) -> None:
     for tar in recipe.tars(b"canary"):
         native, reference = (scan(limited(engine), tar, 1 << 16).verdict for engine in ENGINES)
         assert native == reference
@@ -80,18 +80,18 @@ def test_recipe(recipe: AttackRecipe, kind: str, playground: Path) -> None:
         assert os.listdir(playground) == ["canary"]
 
 
-# --- as a plain user
+# --- as an unprivileged user
 
 
 @pytest.fixture(scope="module")
 def as_nobody() -> dict[str, Any]:
-    """What a user without rights makes of all recipes, in a process of their own."""
+    """Return the failures of all recipes as an unprivileged user, from a separate process."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         os.mkdir(f"{name}/theirs")
         os.chown(f"{name}/theirs", 65534, 65534)
         canary = make_canary(Path(name))
-        os.chmod(canary, 0o777)  # they may write to it: only fastpull keeps them from that
+        os.chmod(canary, 0o777)  # the user may write to it, so that only fastpull protects it
         os.chmod(canary / "folder", 0o777)
         os.chmod(canary / "file", 0o666)
         before = state_of(canary)
@@ -109,5 +109,5 @@ def as_nobody() -> dict[str, Any]:
 
 @pytest.mark.root
 @pytest.mark.parametrize("name", ALL)
-def test_recipe_as_a_plain_user(name: str, as_nobody: dict[str, Any]) -> None:
+def test_recipe_as_an_unprivileged_user(name: str, as_nobody: dict[str, Any]) -> None:
     assert as_nobody[name] == []

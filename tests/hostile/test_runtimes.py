@@ -1,4 +1,4 @@
-"""What runtimes want, put on top of every hostile image, and aimed at each of its links."""
+"""Runtime layers on top of every hostile image, with paths below each of its links."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Aimed:
         return Additions((*files, *(AddedDirectory(link + b"/aimed/folder", "it") for link in self._links)))
 
 
-def dress(tree: Tree, sink: Sink) -> None:
+def add_runtime_layers(tree: Tree, sink: Sink) -> None:
     nodes = [(path, node) for path, node in tree.walk() if not isinstance(node, DirectoryNode)]
     links = [path for path, node in nodes if tree.type(node) is EntryType.SYMLINK][:_MAX_AIMS]
 
@@ -52,7 +52,7 @@ def dress(tree: Tree, sink: Sink) -> None:
         return bytes(size)
 
     image = image_of(WorkingDir="/etc/../usr/./bin/../work", Env=["A=b"], Volumes={"/dev/shm/x": {}})
-    for link in [*links, b""]:  # one at a time, since one that leads nowhere is refused
+    for link in [*links, b""]:  # one link at a time, because a dangling link is refused
         profiles = [*profiles_for(["charliecloud", "plain"]), Aimed([link] if link else [])]
         dressing = RuntimeLayer(image, profiles)
         asyncio.run(dressing.plan(tree, read))
@@ -72,13 +72,11 @@ def playground() -> Iterator[Path]:
 
 @pytest.mark.root
 @pytest.mark.parametrize("name", ALL)
-def test_what_runtimes_add_stays_inside_whatever_the_image_s_links_are(
-    name: str, playground: Path, tmp_path: Path
-) -> None:
+def test_runtime_layer_stays_inside_the_root_for_any_links(name: str, playground: Path, tmp_path: Path) -> None:
     recipe: AttackRecipe = ALL[name]
     canary = playground / "canary"
     before = state_of(canary)
-    error: FastpullError | None = outcome(recipe, "directory", tmp_path, canary, 2, dress)
+    error: FastpullError | None = outcome(recipe, "directory", tmp_path, canary, 2, add_runtime_layers)
     assert state_of(canary) == before
     if isinstance(recipe.verdict, RecipeRefused):
         check_refusal(error, recipe.verdict)

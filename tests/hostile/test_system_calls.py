@@ -1,4 +1,4 @@
-"""What fastpull asks the kernel to change while it unpacks hostile layers: nothing outside its output's directory."""
+"""System calls of unpacking hostile layers: none modifies a file outside the output's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.hostile.recipes import ALL, CLASSES
 from tests.hostile.running import make_canary, state_of
 
-# the directory of each descriptor stands in <> behind it, since strace is asked for it
+# strace -y prints the path of each descriptor in <> after it
 _AT = r"(?:(?P<fd>AT_FDCWD|\d+)<(?P<base>[^>]*)>, )"
 _NAME = r'"(?P<name>(?:[^"\\]|\\.)*)"'
 _PLACE = re.compile(_AT + r"?" + _NAME)
@@ -36,7 +36,7 @@ _SHOWN_DESCRIPTOR = re.compile(r"\b(\d+)<([^>]*)>")
 
 
 def mutated(line: str) -> Iterator[str]:
-    """The places that one line of a trace changes, as absolute paths; those that it failed to change, too."""
+    """Yield the absolute paths that a trace line modifies, including failed attempts."""
     match = _CALL.match(line)
     if match is None:
         return
@@ -44,13 +44,15 @@ def mutated(line: str) -> Iterator[str]:
     if call in _OPENING and any(flag in arguments for flag in _WRITING):
         yield from _places(arguments)
     elif call in ("symlink", "symlinkat"):
-        yield from _places(arguments.split('"', 2)[2])  # its target is text
+        yield from _places(arguments.split('"', 2)[2])  # the target is plain text
     elif call in _OF_NAMES and "AT_EMPTY_PATH" not in arguments:
         if call == "utimensat" and ", NULL, " in arguments:
             yield _base(arguments)
         else:
             places = _places(arguments)
-            yield from itertools.islice(places, 1) if "xattr" in call else places  # attributes have names, too
+            yield from (
+                itertools.islice(places, 1) if "xattr" in call else places
+            )  # the second string is the attribute's name
     elif call in _OF_DESCRIPTORS:
         yield _base(arguments)
 
@@ -70,7 +72,7 @@ def _places(arguments: str) -> Iterator[str]:
 
 
 def all_mutated(lines: list[str]) -> Iterator[str]:
-    """The places that a trace changes; those that are reached over a descriptor's link in /proc as what it leads to."""
+    """Yield the paths that a trace modifies, with descriptor links in /proc resolved."""
     known: dict[str, str] = {}
     for line in lines:
         for place in mutated(line):
@@ -80,7 +82,7 @@ def all_mutated(lines: list[str]) -> Iterator[str]:
 
 
 def trace(folder: Path, canary: Path, recipes: list[str]) -> list[str]:
-    """Unpacks recipes under strace, and returns the lines that follow their beginning."""
+    """Unpack recipes under strace, and return the lines after their start."""
     output = folder / "trace"
     arguments: list[str | Path] = [
         sys.executable,
@@ -101,7 +103,7 @@ def trace(folder: Path, canary: Path, recipes: list[str]) -> list[str]:
 
 
 def _joined(lines: list[str]) -> list[str]:
-    """Calls that another thread interrupted in the trace, in one piece."""
+    """Return the lines with interrupted calls joined."""
     pending: dict[str, str] = {}
     found = []
     for line in lines:
@@ -117,7 +119,7 @@ def _joined(lines: list[str]) -> list[str]:
 
 @pytest.mark.root
 @pytest.mark.peer("strace")
-def test_no_mutating_call_leaves_the_output_s_directory(tmp_path: Path) -> None:
+def test_no_modifying_call_leaves_the_output_directory(tmp_path: Path) -> None:
     canary = make_canary(tmp_path)
     before = state_of(canary)
     kinds = ("names-", "links-", "metadata-", "whiteouts-")
@@ -137,7 +139,7 @@ def test_no_mutating_call_leaves_the_output_s_directory(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.peer("strace")
-def test_no_path_from_a_layer_is_handed_to_the_kernel_in_one_piece(tmp_path: Path) -> None:
+def test_no_path_of_a_layer_is_passed_to_the_kernel_whole(tmp_path: Path) -> None:
     """Names are looked up one by one below open directories: no call that changes something walks a path itself."""
     canary = make_canary(tmp_path)
     recipes = [f"links-{one.name}" for one in CLASSES["links"] if one.name.endswith("-in-two-layers")]
@@ -164,5 +166,5 @@ def test_no_path_from_a_layer_is_handed_to_the_kernel_in_one_piece(tmp_path: Pat
         ('1 unlink("/etc/x\\n") = 0', ["/etc/x\n"]),
     ],
 )
-def test_a_trace_is_understood(line: str, places: list[str]) -> None:
+def test_trace_lines_are_parsed(line: str, places: list[str]) -> None:
     assert list(mutated(line)) == places

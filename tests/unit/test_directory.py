@@ -167,7 +167,7 @@ def test_layers_may_stream_side_by_side(tmp_path: Path) -> None:
     assert len(names(tmp_path / "out")) == 307
 
 
-def test_a_layer_that_is_read_again_counts_once(tmp_path: Path) -> None:
+def test_layer_read_twice_counts_once(tmp_path: Path) -> None:
     layers = [[file("a", b"0"), file("a", b"00"), file("d/x", b"0")], [file("a", b"1"), file("b", b"1")]]
     write(tmp_path / "out", *layers, again=(0, 1, 0))
     assert names(tmp_path / "out") == {"a", "b", "d", "d/x"}

@@ -1,4 +1,4 @@
-"""The recipes, by class of attack."""
+"""All recipes by class of attack."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ CLASSES: dict[str, list[AttackRecipe]] = {
     for module in (names, links, archives, resources, metadata, whiteouts)
 }
 ALL: dict[str, AttackRecipe] = {f"{kind}-{one.name}": one for kind, found in CLASSES.items() for one in found}
-assert len(ALL) == sum(map(len, CLASSES.values())), "each recipe has a name of its own"
+assert len(ALL) == sum(map(len, CLASSES.values())), "recipe names are unique"

@@ -1,4 +1,4 @@
-"""Archives that two readers would understand differently: what a scanner sees is not what another one unpacks."""
+"""Archives that two readers interpret differently, so that a scanner sees other content than another tool unpacks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TRUNCATED = tar_error("the archive ends within an entry")
 
 
 def sparse(text: bytes, real: bytes = b"2000", *, size: int | None = None) -> bytes:
-    """A file in the format 1.0, whose map stands before its payload."""
+    """Return a sparse file in format 1.0, with the map before the payload."""
     body = padded(text)
     head = pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.realsize", real))
     return head + block(b"f", b"0", len(body) if size is None else size) + body
 
 
 def old_sparse(*segments: tuple[int, int], real: int = 2000, stored: int = 0) -> bytes:
-    """A file in GNU's old format, whose map stands in the header."""
+    """Return a sparse file in the old GNU format, with the map in the header."""
     slots = b"".join(b"%011o\0%011o\0" % segment for segment in segments).ljust(96, b"\0")
     tail = slots + b"\0" + b"%011o\0" % real + bytes(17)
     return block(b"f", b"S", stored, magic=GNU, tail=tail) + bytes(-(-stored // 512) * 512)
@@ -41,7 +41,7 @@ def pairs(*records: tuple[bytes, bytes], size: int = 0) -> bytes:
 
 
 RECIPES = [
-    # --- how long a payload is
+    # --- length of a payload
     recipe(
         "pax-size-over-a-header-of-none",
         [pax((b"size", b"512")) + block(b"f") + INNER, file("next")],
@@ -121,7 +121,7 @@ RECIPES = [
         [block(b"f", size=1) + b"x" + INNER[1:], file("next")],
         gives={"f": "f x", "next": "f "},
     ),
-    # --- what an entry is called
+    # --- name of an entry
     recipe("two-pax-paths", [pax((b"path", b"one"), (b"path", b"two")) + block(b"f")], gives={"two": "f "}),
     recipe(
         "pax-and-long-name-differ",
@@ -220,7 +220,7 @@ RECIPES = [
     recipe("checksum-of-nothing", [block(b"f", checksum=b"        ")], gives=tar_error("checksum")),
     recipe("no-tar", b"<html>not found</html>".ljust(1024), gives=tar_error("checksum", "byte 0")),
     recipe("magic-of-nobody", [block(b"f", magic=b"evil!\0\0\0", prefix=b"p")], gives={"f": "f "}),
-    # --- where the archive ends
+    # --- end of the archive
     recipe(
         "one-zero-block-between-entries",
         [file("a"), bytes(512), file("evil")],

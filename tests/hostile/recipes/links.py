@@ -1,4 +1,4 @@
-"""Symbolic and hard links that want a later entry, or a later layer, to act outside the root."""
+"""Symbolic and hard links through which a later entry or layer would act outside the root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG_WAY = "/".join(["a"] * 16)
 
 
 def chain_of(length: int) -> list[Member]:
-    """Links that lead one to the next, and at last to the directory ``end``."""
+    """Return a chain of links that ends at the directory ``end``."""
     return [symlink(f"l{n}", f"l{n + 1}" if n + 1 < length else "end") for n in range(length)]
 
 
@@ -177,7 +177,7 @@ RECIPES = [
         split={"d": f"l {'a/../' * 800}@canary@", b"@canary@/x": "f "},
     ),
     recipe(
-        "links-past-path-max",  # a realpath that gives up is no check
+        "links-past-path-max",  # a realpath that fails must not count as a check
         [
             folder(STEPS),
             *(symlink("/".join([STEP] * n + ["abcdefghijklmnop"[n]]), STEP) for n in range(16)),
@@ -319,7 +319,7 @@ RECIPES = [
         [file("a/y")],
         gives={"a": TO_OUT, b"@canary@/y": "f "},
     ),
-    # --- below what is no directory
+    # --- below a non-directory
     recipe("below-a-file", [file("a"), file("a/x")], gives=below_own("'a'"), split={"a/x": "f "}),
     recipe("below-a-fifo", [fifo("a"), file("a/x")], gives=below_own("'a'"), split={"a/x": "f "}),
     recipe("below-a-device", [device("a", 1, 3), file("a/x")], gives=below_own("'a'"), split={"a/x": "f "}),

@@ -1,4 +1,4 @@
-"""Owners, modes, times, devices and attributes that are dangerous, impossible or no image's business."""
+"""Dangerous, impossible or inappropriate owners, modes, times, devices and extended attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths that want to leave the root, replace it, or be taken for another one by somebody who looks less closely."""
+"""Paths that leave the root, replace it, or resemble another path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.layers import device, fifo, file, folder, hardlink, opaque, s
 OLD_GNU = b"ustar  \0"
 
 RECIPES = [
-    # --- upwards
+    # --- parent directories
     recipe("dotdot-file", [file("../x", b"1")], gives=escapes("../x")),
     recipe("dotdot-many", [file("../" * 20 + "etc/passwd")], gives=escapes("../etc/passwd")),
     recipe("dotdot-after-a-name", [file("a/../../x")], gives=escapes("a/../../x")),
@@ -46,7 +46,7 @@ RECIPES = [
         [pax((b"GNU.sparse.name", b"../x"), (b"GNU.sparse.map", b"0,0"), (b"GNU.sparse.realsize", b"0")) + block(b"x")],
         gives=escapes("../x"),
     ),
-    # --- from the top
+    # --- absolute paths
     recipe("absolute-file", [file("/etc/x", b"1")], gives={"etc/x": "f 1"}),
     recipe("absolute-with-two-slashes", [file("//etc//x", b"1")], gives={"etc/x": "f 1"}),
     recipe("absolute-to-the-canary", [file(b"/@canary@/file", b"evil")], gives={b"@canary@/file": "f evil"}),
@@ -73,7 +73,7 @@ RECIPES = [
     recipe(
         "root-by-an-empty-pax-path", [pax((b"path", b"")) + block(b"x", b"0")], gives=tar_error("entry without a name")
     ),
-    # --- names that only look like something
+    # --- misleading names
     recipe("three-dots", [file(".../x", b"1"), file("..a", b"2")], gives={".../x": "f 1", "..a": "f 2"}),
     recipe("dots-and-blanks", [file(".. /x"), file(" ../x")], gives={".. /x": "f ", " ../x": "f "}),
     recipe("backslashes", [file(b"..\\..\\x", b"1")], gives={b"..\\..\\x": "f 1"}),

@@ -1,4 +1,4 @@
-"""A few bytes that want to become much memory, much disk or much time."""
+"""Small inputs that would take much memory, disk space or time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whiteouts where tools differ, and whiteouts that want to delete what is not theirs."""
+"""Whiteouts that tools interpret differently, and whiteouts of entries they must not delete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OF_NOTHING = "a whiteout of nothing"
 BELOW = "an entry below a whiteout"
 
 RECIPES = [
-    # --- of nothing, of the root, of what is above
+    # --- of missing entries, the root, and parents
     recipe("of-an-empty-name", [file("d/x")], [file("d/.wh.")], gives=layer_error(OF_NOTHING, "'d/.wh.'")),
     recipe("of-the-directory-itself", [file("d/x")], [file("d/.wh..")], gives=layer_error(OF_NOTHING, "'d/.wh..'")),
     recipe("of-the-directory-above", [file("d/x")], [file("d/.wh...")], gives=layer_error(OF_NOTHING, "'d/.wh...'")),
@@ -115,7 +115,7 @@ RECIPES = [
         [folder("d", xattrs=((b"trusted.overlay.opaque", b"y"),))],
         gives={"d/a": "f "},
     ),
-    # --- in directories that are not there, or not directories
+    # --- in missing directories or non-directories
     recipe("marker-in-no-directory", [file("a")], [whiteout("no/such/file")], gives={"a": "f "}),
     recipe("opaque-in-no-directory", [file("a")], [opaque("no/such")], gives={"a": "f "}),
     recipe("marker-below-a-file", [file("a", b"1")], [whiteout("a/b")], gives={"a": "f 1"}),
@@ -161,7 +161,7 @@ RECIPES = [
         [whiteout("a/x")],
         gives={"a": "l b", "b": "l a"},
     ),
-    # --- inodes with several names
+    # --- hard links
     recipe("one-of-two-names", [file("a", b"1"), hardlink("b", "a")], [whiteout("a")], gives={"b": "f 1"}),
     recipe(
         "name-of-a-linked-file-anew",
@@ -170,7 +170,7 @@ RECIPES = [
         gives={"a": "f 2", "b": "f 1"},
     ),
     recipe("hardlink-across-a-whiteout", [file("a", b"1")], [hardlink("b", "a")], [whiteout("a")], gives={"b": "f 1"}),
-    # --- what AUFS left
+    # --- AUFS metadata
     recipe(
         "aufs-pseudo-links",
         [
