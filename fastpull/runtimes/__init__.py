@@ -1,4 +1,4 @@
-"""What runtimes expect in, or beside, a root filesystem: a profile is one module, without I/O."""
+"""Runtime profiles: what container runtimes need in a root filesystem, or beside it. Profiles do no I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An OCI runtime bundle: ``config.json`` beside ``rootfs/``, for runc, crun, youki and whatever builds on them.
+"""OCI runtime bundle: ``config.json`` and ``rootfs/``, for runc, crun, youki and programs that use them.
 
 Spec: image-spec conversion.md; runtime-spec bundle.md, config.md, config-linux.md.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SPEC_VERSION = "1.0.2"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_CAPABILITIES = (  # those that docker and podman give
+_CAPABILITIES = (  # the defaults of docker and podman
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
     "CAP_FOWNER",
@@ -37,7 +37,7 @@ _CAPABILITIES = (  # those that docker and podman give
     "CAP_SYS_CHROOT",
 )
 _MASKED = ("acpi", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats")
-_INSTRUCTIONS = (  # annotations by which runtimes, hooks and managers are told what to do on the host
+_INSTRUCTIONS = (  # prefixes of annotations that control what runtimes, hooks and managers do on the host
     "run.oci.",  # crun
     "org.systemd.property.",  # runc, crun
     "org.criu.",
@@ -56,11 +56,11 @@ _READ_ONLY = ("asound", "bus", "fs", "irq", "sys", "sysrq-trigger")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who will start a container, and which ids it may give to it.
+    """The user that will start a container, with the ids that it may map into it.
 
     Attributes:
-        uid, gid: of the caller.
-        subordinate_uids, subordinate_gids: first id and count, where there are any.
+        uid, gid: ids of the user.
+        subordinate_uids, subordinate_gids: first id and count of the subordinate ids; None if there are none.
     """
 
     uid: int
@@ -70,7 +70,7 @@ class Caller:
 
     @classmethod
     def of_process(cls) -> Self:
-        """Whoever runs this, by ``/etc/subuid`` and ``/etc/subgid``."""
+        """Return the user of this process, with its ids of ``/etc/subuid`` and ``/etc/subgid``."""
         uid = os.geteuid()
         try:
             name = pwd.getpwuid(uid).pw_name
@@ -81,7 +81,7 @@ class Caller:
 
 
 def _subordinate(path: str, names: set[str]) -> tuple[int, int] | None:
-    """The first range of a file as subuid(5) describes it; None where it has none, or is none."""
+    """Return a user's first range in a file of subuid(5); None if there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -96,13 +96,13 @@ def _subordinate(path: str, names: set[str]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle: the config that the image asks for, with what runc's own template has where the image is silent.
+    """The profile with ``config.json`` made from the image's config and the defaults of ``runc spec``.
 
-    Started by a plain user, the container has a user namespace of its own, in which that user is root, and the
-    network of the host. It has the other ids only if ``/etc/subuid`` and ``/etc/subgid`` give the user some.
+    For an unprivileged user, the container has a user namespace in which that user is root, and the network of the
+    host. It has other ids only if ``/etc/subuid`` and ``/etc/subgid`` give the user subordinate ids.
 
     Attributes:
-        caller: who will start it.
+        caller: user that will start the container.
     """
 
     caller: Caller = field(default_factory=Caller.of_process)
@@ -122,21 +122,23 @@ class Bundle:
         warnings = list(execution.warnings)
         annotations, left_out = _annotations(image)
         if left_out:
-            warnings.append(f"runtimes take these for instructions, or cannot read them, left out: {listed(left_out)}")
+            warnings.append(
+                f"labels that runtimes take for instructions or cannot read are left out: {listed(left_out)}"
+            )
         volumes, covering = _volumes(execution)
         if covering:
-            warnings.append(f"volumes in the place of the runtime's own mounts are left out: {listed(covering)}")
+            warnings.append(f"volumes that would cover the runtime's own mounts are left out: {listed(covering)}")
         rootless = self.caller.uid != 0
         if rootless and not self._can_be(user):
             warnings.append(
-                f"the image's user {shown(image.config.user)} cannot be had without subordinate ids (/etc/subuid, "
-                "/etc/subgid), the process will be root of its own user namespace"
+                f"the image's user {shown(image.config.user)} needs subordinate ids (/etc/subuid, /etc/subgid); "
+                "the process will be root in its own user namespace"
             )
             user = ProcessUser(0, 0)
         if rootless and user.additional_gids:
             groups = ", ".join(map(str, user.additional_gids))
             warnings.append(
-                f"the process will not be in the groups {groups}, runc gives none to a plain user's container"
+                f"the process will not be in the groups {groups}: runc sets no groups for an unprivileged user"
             )
             user = ProcessUser(user.uid, user.gid)
         config = _config(execution, user, self.caller if rootless else None)
@@ -183,7 +185,7 @@ def _config(execution: Execution, user: ProcessUser, rootless: Caller | None) ->
 
 
 def _annotations(image: Image) -> tuple[dict[str, str], list[str]]:
-    """Annotations by the conversion's rules, and the names of those that are left out."""
+    """Return the annotations by the rules of the conversion, and the names of labels that are left out."""
     config, platform = image.config, image.platform
     implied = {
         "os": platform.os,
@@ -203,7 +205,7 @@ def _annotations(image: Image) -> tuple[dict[str, str], list[str]]:
 
 
 def _is_annotation(name: str, value: str) -> bool:
-    """Whether a runtime can be given an annotation, and only keeps it."""
+    """Return whether runtimes can read an annotation and do not act on it."""
     if not name or "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         return False
     return not name.lower().startswith(_INSTRUCTIONS)
@@ -214,7 +216,7 @@ def _mount(destination: str, kind: str, *options: str, source: str = "") -> dict
 
 
 def _volumes(execution: Execution) -> tuple[list[dict[str, Any]], list[str]]:
-    """Mounts for the image's volumes, and those volumes that would take the place of a mount of the runtime's."""
+    """Return mounts for the image's volumes, and the volumes that would cover a mount of the runtime."""
     own = {mount["destination"] for mount in _mounts(rootless=False)}
     kept: list[str] = []
     covering: list[str] = []
@@ -222,7 +224,7 @@ def _volumes(execution: Execution) -> tuple[list[dict[str, Any]], list[str]]:
         path = posixpath.normpath("/" + volume.lstrip("/"))
         is_covering = path.startswith(("/proc/", "/sys/")) or any(f"{place}/".startswith(f"{path}/") for place in own)
         (covering if is_covering else kept).append(volume)
-    # with what the image has there, as runc and crun do it
+    # runc and crun copy the image's content with tmpcopyup
     return [_mount(volume, "tmpfs", "nosuid", "nodev", "tmpcopyup") for volume in kept], covering
 
 
@@ -235,10 +237,10 @@ def _mounts(rootless: bool) -> list[dict[str, Any]]:
         _mount("/proc", "proc"),
         _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
         _mount("/dev/pts", "devpts", *terminals),
-        _mount("/dev/shm", "tmpfs", *secure, "mode=1777", "size=65536k", source="shm"),  # noqa: S108  # a place of the container's
+        _mount("/dev/shm", "tmpfs", *secure, "mode=1777", "size=65536k", source="shm"),  # noqa: S108  # a path in the container
         _mount("/dev/mqueue", "mqueue", *secure),
     ]
-    if rootless:  # who shares the host's network cannot mount a sysfs of its own
+    if rootless:  # sysfs cannot be mounted with the host's network namespace
         mounts.append(_mount("/sys", "none", "rbind", *secure, "ro", source="/sys"))
     else:
         mounts.append(_mount("/sys", "sysfs", *secure, "ro"))

@@ -1,7 +1,7 @@
 """Charliecloud: ``/ch/environment``, ``/ch/metadata.json``, and the mount points of ``ch-run``.
 
-``ch-run --set-env IMAGE -- COMMAND`` reads the environment. It expands variables after ``$`` unless it is told
-``--env-no-expand``, and takes one pair of single quotes off a value.
+``ch-run --set-env IMAGE -- COMMAND`` reads the environment. It expands ``$`` without ``--env-no-expand``, and removes
+one pair of single quotes around a value.
 
 Spec: Charliecloud's lib/charliecloud/image.py, ch-run(1).
 """
@@ -24,7 +24,7 @@ _SHELL = ["/bin/sh", "-c"]
 
 
 class Charliecloud(FromConfig):
-    """The files that ``ch-image pull`` would make."""
+    """The profile with the files that ``ch-image pull`` writes."""
 
     name = "charliecloud"
 
@@ -47,12 +47,14 @@ class Charliecloud(FromConfig):
         ]
         warnings = list(execution.warnings)
         if left_out:
-            warnings.append(f"/ch/environment takes a variable only in one line, left out: {listed(left_out)}")
+            warnings.append(
+                f"variables of several lines cannot be in /ch/environment and are left out: {listed(left_out)}"
+            )
         return Additions(tuple(inside), warnings=tuple(warnings))
 
 
 def _quoted(value: str) -> str:
-    """A value whose own quotes ``ch-run`` would take off gets another pair."""
+    """Return a value with another pair of quotes if ``ch-run`` would remove its own."""
     return f"'{value}'" if len(value) > 1 and value[0] == value[-1] == "'" else value
 
 

@@ -1,4 +1,4 @@
-"""From names to profiles."""
+"""The choice of runtime profiles by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastpull.runtimes.enroot import Enroot
 from fastpull.runtimes.plain import Plain
 from fastpull.runtimes.shifter import Shifter
 
-_MAKERS: dict[str, Callable[[], RuntimeProfile]] = {
+_PROFILES: dict[str, Callable[[], RuntimeProfile]] = {
     "bundle": Bundle,
     "charliecloud": Charliecloud,
     "enroot": Enroot,
@@ -20,32 +20,32 @@ _MAKERS: dict[str, Callable[[], RuntimeProfile]] = {
     "shifter": Shifter,
 }
 
-RUNTIMES = tuple(_MAKERS)
-"""The names of the profiles that there are."""
+RUNTIMES = tuple(_PROFILES)
+"""The names of all runtime profiles."""
 
 
 def profiles_for(names: Iterable[str | RuntimeProfile]) -> tuple[RuntimeProfile, ...]:
-    """Makes profiles of their names; each counts once.
+    """Return the profiles for names, without duplicates; profiles of the caller are returned as they are.
 
     Raises:
-        InvalidSetting: there is none of a name, or two that do not fit into one output.
+        InvalidSetting: a name is unknown, or two profiles need different shapes of output.
     """
     profiles: dict[str, RuntimeProfile] = {}
     for name in names:
         if not isinstance(name, str):
             profiles[name.name] = name
-        elif name in _MAKERS:
-            profiles[name] = _MAKERS[name]()
+        elif name in _PROFILES:
+            profiles[name] = _PROFILES[name]()
         else:
             raise InvalidSetting(name, f"no such runtime, it is one of {', '.join(RUNTIMES)}")
-    frames = [profile.name for profile in profiles.values() if profile.output_shape is not OutputShape.ROOTFS]
-    if len(frames) > 1:
-        raise InvalidSetting(", ".join(frames), "these want different kinds of output, make one for each")
+    shaped = [profile.name for profile in profiles.values() if profile.output_shape is not OutputShape.ROOTFS]
+    if len(shaped) > 1:
+        raise InvalidSetting(", ".join(shaped), "these need different kinds of output, make one for each")
     return tuple(profiles.values())
 
 
 def shape_of(profiles: Iterable[RuntimeProfile]) -> OutputShape:
-    """Where the root filesystem is in an output for these."""
+    """Return the shape of the output that profiles need."""
     return next(
         (profile.output_shape for profile in profiles if profile.output_shape is not OutputShape.ROOTFS),
         OutputShape.ROOTFS,

@@ -1,4 +1,4 @@
-"""From what profiles want to one more layer on top of an image: pure, and resolved inside the image's tree."""
+"""The layer that adds what runtime profiles need, with paths resolved inside the image's tree. Pure."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _OPAQUE = b".wh..wh..opq"
 _MAX_SHOWN = 80
 
 
-def compose(tree: Tree, wishes: Sequence[tuple[RuntimeProfile, Additions]], mtime: int, subject: str) -> list[Member]:
-    """The entries of a layer that gives an image what profiles want; each path once, sorted, parents first.
+def compose(tree: Tree, requests: Sequence[tuple[RuntimeProfile, Additions]], mtime: int, subject: str) -> list[Member]:
+    """Return the entries of the layer with all additions; each path once, sorted, parents first.
 
     Args:
-        tree: of the image.
-        wishes: what each profile wants.
-        mtime: for all that is new, in seconds since the epoch.
+        tree: tree of the image.
+        requests: additions of each profile.
+        mtime: modification time of all new entries, in seconds since the epoch.
         subject: the image, for messages.
 
     Raises:
-        InvalidSetting: two profiles want different things at one place.
-        LayerError: the image has something else where a directory has to be, or links that lead nowhere.
+        InvalidSetting: two profiles add different things at the same path.
+        LayerError: the image has something else where a directory is needed, or a broken or circular link.
     """
     layer = _Layer(tree, mtime, subject)
-    for profile, additions in wishes:
+    for profile, additions in requests:
         for path in additions.hidden:
             layer.hide(path)
-        for wish in additions.inside:
-            layer.add(wish, profile.name)
+        for addition in additions.inside:
+            layer.add(addition, profile.name)
     return layer.members()
 
 
-def sidecars_of(wishes: Iterable[tuple[RuntimeProfile, Additions]]) -> dict[str, bytes]:
-    """The files beside the root filesystem, by name or by ending."""
-    return {name: content for _, additions in wishes for name, content in additions.sidecars}
+def sidecars_of(requests: Iterable[tuple[RuntimeProfile, Additions]]) -> dict[str, bytes]:
+    """Return the sidecar files, by name or by ending."""
+    return {name: content for _, additions in requests for name, content in additions.sidecars}
 
 
 class _Layer:
@@ -60,36 +60,40 @@ class _Layer:
         if isinstance(node, DirectoryNode) and node.children:
             self._found[path + b"/" + _OPAQUE] = (Entry(path + b"/" + _OPAQUE, EntryType.FILE), b""), ""
 
-    def add(self, wish: AddedFile | AddedDirectory, profile: str) -> None:
-        if isinstance(wish, AddedDirectory):
-            self._add_folder(wish, profile)
+    def add(self, addition: AddedFile | AddedDirectory, profile: str) -> None:
+        if isinstance(addition, AddedDirectory):
+            self._add_directory(addition, profile)
         else:
-            self._add_file(wish, profile)
+            self._add_file(addition, profile)
 
     def members(self) -> list[Member]:
         return [self._found[path][0] for path in sorted(self._found)]
 
-    def _add_folder(self, wish: AddedDirectory, profile: str) -> None:
-        if wish.is_mount_point and self._tree.locate(wish.path, follow=False).node is not None:
+    def _add_directory(self, addition: AddedDirectory, profile: str) -> None:
+        if addition.is_mount_point and self._tree.locate(addition.path, follow=False).node is not None:
             return
-        place = self._tree.locate(wish.path)
+        place = self._tree.locate(addition.path)
         if place.blocked or not (place.node is None or isinstance(place.node, DirectoryNode)):
-            self._refuse(f"{wish.purpose} cannot be made, since something else is there or on the way", wish.path)
+            self._refuse(
+                f"{addition.purpose} cannot be created: something else exists there or on the way", addition.path
+            )
         if place.node is None:
             self._make_parents(place.path, profile)
-            self._put(Entry(place.path, EntryType.DIRECTORY, wish.mode, mtime=self._mtime), b"", profile)
+            self._put(Entry(place.path, EntryType.DIRECTORY, addition.mode, mtime=self._mtime), b"", profile)
 
-    def _add_file(self, wish: AddedFile, profile: str) -> None:
-        above, _, name = wish.path.rpartition(b"/")
-        folder = self._tree.locate(above)
-        if folder.blocked or not (folder.node is None or isinstance(folder.node, DirectoryNode)):
-            self._refuse(f"a file for {profile} has no place, since no directory is above it", wish.path)
-        there = folder.node.children.get(name) if isinstance(folder.node, DirectoryNode) else None
-        if there is not None and not wish.replace:
+    def _add_file(self, addition: AddedFile, profile: str) -> None:
+        above, _, name = addition.path.rpartition(b"/")
+        parent = self._tree.locate(above)
+        if parent.blocked or not (parent.node is None or isinstance(parent.node, DirectoryNode)):
+            self._refuse(f"a file for {profile} cannot be created: its parent is not a directory", addition.path)
+        there = parent.node.children.get(name) if isinstance(parent.node, DirectoryNode) else None
+        if there is not None and not addition.replace:
             return
-        path = folder.path + b"/" + name if folder.path else name
+        path = parent.path + b"/" + name if parent.path else name
         self._make_parents(path, profile)
-        self._put(Entry(path, EntryType.FILE, 0o644, mtime=self._mtime, size=len(wish.content)), wish.content, profile)
+        self._put(
+            Entry(path, EntryType.FILE, 0o644, mtime=self._mtime, size=len(addition.content)), addition.content, profile
+        )
 
     def _make_parents(self, path: bytes, profile: str) -> None:
         parts = path.split(b"/")[:-1]
@@ -102,12 +106,12 @@ class _Layer:
 
     def _put(self, entry: Entry, content: bytes, profile: str) -> None:
         if any(part.startswith(_MARKER) for part in entry.path.split(b"/")):
-            self._refuse("a name that layers keep for themselves", entry.path)
+            self._refuse("the name is reserved for whiteouts", entry.path)
         before = self._found.setdefault(entry.path, ((entry, content), profile))
         if before[0] != (entry, content) and not entry.type == before[0][0].type == EntryType.DIRECTORY:
             raise InvalidSetting(
                 f"{before[1]}, {profile}",
-                f"these want different things at /{entry.path.decode(errors='backslashreplace')}, make two outputs",
+                f"these need different things at /{entry.path.decode(errors='backslashreplace')}, make two outputs",
             )
 
     def _refuse(self, reason: str, path: bytes) -> NoReturn:

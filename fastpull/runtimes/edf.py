@@ -1,4 +1,4 @@
-"""Environment definition files: which image a job of CSCS's container engine will want.
+"""Environment definition files (EDF), which name the image for a job of CSCS's container engine.
 
 Spec: CSCS documentation, Container Engine, EDF reference.
 """
@@ -15,10 +15,10 @@ from typing import Any, Self
 from fastpull.errors import InvalidSetting
 
 KNOWN = frozenset({"annotations", "devices", "entrypoint", "env", "mounts", "workdir", "writable"})
-"""What else a file may say; the container engine's affair."""
+"""Keys that the container engine reads and fastpull does not."""
 
 _IMAGE_FILES = (".sqsh", ".squashfs", ".sqfs")
-_MAX_DEPTH = 10  # the specification's own
+_MAX_DEPTH = 10  # the limit of the specification
 _MAX_FILES = 256
 _MAX_SIZE = 1 << 20
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -27,13 +27,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFile:
-    """An environment definition file, with all that it inherits.
+    """An environment definition file, merged with its base environments.
 
     Attributes:
-        path: of the file.
-        image: reference or path, expanded; empty where the environment has no container.
-        others: everything else that it says, as it stands there.
-        inherited: the files that it is based on, in the order in which they count.
+        path: path of the file.
+        image: expanded reference or path of the image; empty for an environment without a container.
+        others: all other keys with their values, unexpanded.
+        inherited: files of the base environments, in order of increasing precedence.
     """
 
     path: str
@@ -43,39 +43,39 @@ class EnvironmentFile:
 
     @classmethod
     def load(cls, name: str, environment: Mapping[str, str] = os.environ) -> Self:
-        """Reads a file and those that it is based on.
+        """Load a file and its base environments.
 
         Args:
             name: path of a file, or a name without ``.toml`` that is looked up in the directories of ``EDF_PATH``, by
                 default ``~/.edf``.
-            environment: for ``EDF_PATH``, and for variables in ``image``.
+            environment: variables for ``EDF_PATH`` and for the expansion of ``image``.
 
         Raises:
-            InvalidSetting: a file is not there or no such file, files are based on each other in a circle or more
-                than ten deep, or a variable is not set.
+            InvalidSetting: a file is missing or invalid, base environments form a loop or are more than ten deep, or a
+                variable is not set.
         """
         path = _find(name, "", environment)
         merged, order = _merge(path, (), environment)
         image = merged.pop("image", "")
         if not isinstance(image, str):
-            raise InvalidSetting(path, "'image' is not a text in the environment file")
+            raise InvalidSetting(path, "'image' has to be a string in an environment file")
         return cls(path, _expand(image, path, environment), merged, tuple(order[:-1]))
 
     @property
     def image_file(self) -> str | None:
-        """The path of the image, if it is a file and not a reference."""
+        """The path of the image if it is a file; None for a reference."""
         if self.image.endswith(_IMAGE_FILES) or self.image.startswith(("/", "./", "../", "~/")):
             return os.path.expanduser(self.image)
         return None
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What neither fastpull nor the container engine knows: most likely misspelt."""
+        """Keys that neither fastpull nor the container engine reads, most likely misspelt."""
         return tuple(sorted(self.others.keys() - KNOWN))
 
 
 def _find(name: str, asked_by: str, environment: Mapping[str, str]) -> str:
-    """The file of a name; a relative path is the caller's, not the asking file's."""
+    """Return the path of an environment; a relative path is relative to the current directory."""
     by = f", which {asked_by} is based on" if asked_by else ""
     if not name or "\0" in name:
         raise InvalidSetting(name, f"not the name of an environment file{by}")
@@ -84,46 +84,46 @@ def _find(name: str, asked_by: str, environment: Mapping[str, str]) -> str:
         if os.path.isfile(path):
             return path
         raise InvalidSetting(name, f"no such environment file{by}")
-    folders = [folder for folder in environment.get("EDF_PATH", "").split(":") if folder]
-    for folder in folders or [os.path.expanduser("~/.edf")]:
-        path = os.path.join(folder, name + ".toml")
+    directories = [directory for directory in environment.get("EDF_PATH", "").split(":") if directory]
+    for directory in directories or [os.path.expanduser("~/.edf")]:
+        path = os.path.join(directory, name + ".toml")
         if os.path.isfile(path):
             return os.path.abspath(path)
-    where = ", ".join(folders or ["~/.edf"])
+    where = ", ".join(directories or ["~/.edf"])
     raise InvalidSetting(name, f"no such environment in {where}, set EDF_PATH or name a file{by}")
 
 
 def _merge(path: str, below: tuple[str, ...], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """What a file says with all that it is based on, and all files in the order in which they count."""
+    """Return a file merged with its base environments, and all files in order of increasing precedence."""
     real = os.path.realpath(path)
     if real in map(os.path.realpath, below):
-        raise InvalidSetting(" -> ".join((*below, path)), "environment files that are based on each other")
+        raise InvalidSetting(" -> ".join((*below, path)), "these base environments form a loop")
     if len(below) > _MAX_DEPTH:
-        raise InvalidSetting(path, f"environment files are based on each other more than {_MAX_DEPTH} deep")
+        raise InvalidSetting(path, f"base environments are more than {_MAX_DEPTH} deep")
     own = _read(path)
     bases = own.pop("base_environment", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise InvalidSetting(path, "'base_environment' is neither a text nor a list of texts")
+        raise InvalidSetting(path, "'base_environment' has to be a string or a list of strings")
     merged: dict[str, Any] = {}
     order: list[str] = []
     for base in filter(None, bases):
         found, files = _merge(_find(base, path, environment), (*below, path), environment)
-        _lay_over(merged, found)
+        _merge_into(merged, found)
         order += files
         if len(order) > _MAX_FILES:
-            raise InvalidSetting(path, f"an environment is based on more than {_MAX_FILES} files")
-    _lay_over(merged, own)
+            raise InvalidSetting(path, f"an environment has more than {_MAX_FILES} base environments")
+    _merge_into(merged, own)
     return merged, [*order, path]
 
 
-def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """Tables are merged and mounts are added to; everything else is replaced."""
+def _merge_into(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Merge an environment into its base: tables are merged, mounts appended, other values replaced."""
     for key, value in above.items():
         before = below.get(key)
         if isinstance(before, dict) and isinstance(value, dict):
             below[key] = dict(before)
-            _lay_over(below[key], value)
+            _merge_into(below[key], value)
         elif key == "mounts" and isinstance(before, list) and isinstance(value, list):
             below[key] = [*before, *value]
         else:
@@ -135,7 +135,7 @@ def _read(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             content = file.read(_MAX_SIZE + 1)
         if len(content) > _MAX_SIZE:
-            raise InvalidSetting(path, f"more than {_MAX_SIZE} bytes are no environment file")
+            raise InvalidSetting(path, f"an environment file has at most {_MAX_SIZE} bytes")
         return tomllib.loads(content.decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidSetting(path, f"the environment file cannot be read ({error})") from error

@@ -1,10 +1,10 @@
 """enroot: ``/etc/rc``, ``/etc/rc.local``, ``/etc/environment`` and ``/etc/fstab``, as ``enroot import`` writes them.
 
-``enroot start`` runs ``$SHELL /etc/rc ARGUMENTS``; pyxis replaces ``/etc/rc.local``, which ``/etc/rc`` therefore reads
-before it does anything. All belongs to one user, and what the image has in ``/dev`` is left out.
+``enroot start`` runs ``$SHELL /etc/rc ARGUMENTS``. ``/etc/rc`` first reads ``/etc/rc.local``, which pyxis replaces. All
+files belong to one user, and the content of ``/dev`` is left out.
 
-Two things are otherwise: words are quoted so that every shell reads them, where bash has ``$'…'`` of its own; and
-the working directory is quoted, too.
+Two things differ from enroot: words are quoted for every shell instead of with bash's ``$'…'``, and the working
+directory is quoted.
 
 Spec: enroot's src/docker.sh (docker::configure, docker::import).
 """
@@ -30,7 +30,7 @@ _RC_LOCAL = b"""\
 
 
 class Enroot(FromConfig):
-    """The files of an enroot image."""
+    """The profile with the files of an enroot image."""
 
     name = "enroot"
     has_one_owner = True
@@ -55,7 +55,7 @@ class Enroot(FromConfig):
 
 
 def uri_of(source: str) -> str:
-    """A source in enroot's words: ``docker://REGISTRY#IMAGE:TAG``; one that is no registry's stays as it is."""
+    """Return a source in enroot's syntax, ``docker://REGISTRY#IMAGE:TAG``; other sources stay unchanged."""
     try:
         reference = Reference.parse(source.removeprefix("docker://"))
     except InvalidInput:
@@ -94,19 +94,21 @@ def _rc(image: Image, execution: Execution) -> str:
 
 
 def quote(word: str) -> str:
-    """A word as every shell reads it; bash's ``${word@Q}`` for all that can be printed."""
+    """Return a word quoted for every shell; for printable words, the result of bash's ``${word@Q}``."""
     return "\\'" if word == "'" else "'" + word.replace("'", "'\\''") + "'"
 
 
 def _lines(words: tuple[str, ...]) -> list[str]:
-    """Words as enroot reads them: one in several lines becomes several."""
+    """Return words as enroot reads them: a word of several lines becomes several words."""
     return [line for word in words for line in word.split("\n")]
 
 
 def _warnings(execution: Execution, left_out: list[str]) -> list[str]:
     warnings = []
     if any("\n" in word for word in (*execution.entrypoint, *execution.cmd)):
-        warnings.append("enroot takes a word of the entrypoint or command that has several lines for several words")
+        warnings.append("enroot reads a word of several lines in the entrypoint or command as several words")
     if left_out:
-        warnings.append(f"/etc/environment takes a variable only in one line, left out: {listed(left_out)}")
+        warnings.append(
+            f"variables of several lines cannot be in /etc/environment and are left out: {listed(left_out)}"
+        )
     return warnings

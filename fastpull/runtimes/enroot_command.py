@@ -1,4 +1,4 @@
-"""enroot's command line and settings, as far as they concern an import: its URIs, file names and variables.
+"""enroot's command line and settings for an import: URIs, file names and variables.
 
 Spec: enroot's doc/cmd/import.md, doc/configuration.md, enroot.in (config::init), src/docker.sh (docker::import).
 """
@@ -17,11 +17,11 @@ from fastpull.errors import InvalidReference, InvalidSetting
 from fastpull.oci.reference import DOCKER_HUB, Reference
 
 _SCHEME = "docker://"
-_OFF = re.compile(r"no?|N[oO]?|[fF](alse)?|FALSE")  # what enroot takes for not set
+_OFF = re.compile(r"no?|N[oO]?|[fF](alse)?|FALSE")  # values that enroot reads as not set
 _NAME = re.compile(r"ENROOT_[A-Z_]+|SSL_CERT_(?:DIR|FILE)|(?:all|no|http|https)_proxy")
 _LINE = re.compile(r"[ \t]*([^ \t=]+)[ \t]*[ \t=][ \t]*(.*)")
 _EXPANSION = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\}|\(([^)]*)\))")
-_FLAGS = {  # of mksquashfs, without a value, that change nothing here
+_FLAGS = {  # flags of mksquashfs without effect here
     "-all-root",
     "-exit-on-error",
     "-no-duplicates",
@@ -41,15 +41,15 @@ _WITH_LEVEL = {"gzip", "zstd"}
 
 @dataclass(frozen=True, slots=True)
 class EnrootUri:
-    """``docker://[USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]``, or Docker's way to write the registry.
+    """A URI ``docker://[USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]``, or with the registry in Docker's syntax.
 
     Attributes:
-        reference: what it means.
-        user: whose credentials the user wants; empty for none.
-        filename: that enroot gives to the image.
+        reference: reference of the image.
+        user: user name of the credentials; empty for none.
+        filename: name that enroot gives to the image's file.
 
     Raises:
-        InvalidReference: from `parse`.
+        InvalidReference: from `parse`, if the URI is invalid.
     """
 
     reference: Reference
@@ -58,14 +58,14 @@ class EnrootUri:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a URI of enroot's command line."""
+        """Parse a URI of enroot's command line."""
         if not text.startswith(_SCHEME):
-            raise InvalidReference(text, f"only {_SCHEME} images can be imported here, no daemon's")
+            raise InvalidReference(text, f"only {_SCHEME} images can be imported")
         rest = text.removeprefix(_SCHEME)
         before, hash_sign, name = rest.rpartition("#")
         user, at, registry = before.rpartition("@") if hash_sign else rest.partition("@")
         if not hash_sign:
-            # without a registry, what stands before an @ is a user, unless a digest follows it
+            # without a registry, the text before an @ is a user, unless a digest follows
             is_user = bool(at) and not re.match(r"[a-z0-9]+:[0-9a-f]{32,}$", registry)
             user, name, registry = (user, registry, "") if is_user else ("", rest, "")
         reference = Reference.parse(f"{registry}#{name}" if hash_sign else name)
@@ -82,17 +82,17 @@ class EnrootUri:
 
 @dataclass(frozen=True, slots=True)
 class EnrootSettings:
-    """What enroot's settings mean for fastpull; None where they say nothing.
+    """enroot's settings as settings of fastpull; None for settings that are not set.
 
     Attributes:
-        cache: directory for a cache: ``fastpull`` in ``ENROOT_CACHE_PATH``.
-        workers: ``ENROOT_MAX_PROCESSORS``.
-        connections: ``ENROOT_MAX_CONNECTIONS``.
-        insecure: ``ENROOT_ALLOW_HTTP``.
-        compression, block_size, fragments: of ``ENROOT_SQUASH_OPTIONS``; block_size as mksquashfs reads it.
-        mtime: of everything in the image, ``SOURCE_DATE_EPOCH``.
+        cache: directory of the cache: ``fastpull`` in ``ENROOT_CACHE_PATH``.
+        workers: value of ``ENROOT_MAX_PROCESSORS``.
+        connections: value of ``ENROOT_MAX_CONNECTIONS``.
+        insecure: value of ``ENROOT_ALLOW_HTTP``.
+        compression, block_size, fragments: options in ``ENROOT_SQUASH_OPTIONS``, in the syntax of mksquashfs.
+        mtime: modification time of everything in the image, from ``SOURCE_DATE_EPOCH``.
         environment: variables for certificates and proxies that the files set.
-        notes: what cannot be followed, a sentence each.
+        notes: settings that have no equivalent, one sentence each.
     """
 
     cache: str | None
@@ -108,14 +108,13 @@ class EnrootSettings:
 
     @classmethod
     def load(cls, environment: Mapping[str, str]) -> Self:
-        """Reads ``enroot.conf``, ``enroot.conf.d/*.conf`` and the environment, which wins.
+        """Load ``enroot.conf``, ``enroot.conf.d/*.conf`` and the environment, which takes precedence.
 
-        The files are in ``ENROOT_SYSCONF_PATH``, by default ``/etc/enroot``. Values are expanded as far as sites use
-        it: variables, ``${NAME:-DEFAULT}``, and ``$(id -u)``, ``$(id -g)``, ``$(nproc)``, ``$(hostname)``. No shell is
-        run.
+        The files are in ``ENROOT_SYSCONF_PATH``, by default ``/etc/enroot``. Values may contain variables,
+        ``${NAME:-DEFAULT}``, ``$(id -u)``, ``$(id -g)``, ``$(nproc)`` and ``$(hostname)``. No shell is run.
 
         Raises:
-            InvalidSetting: a file cannot be read, or a value has something else to be expanded.
+            InvalidSetting: a file cannot be read, or a value needs another expansion.
         """
         found = dict(environment)
         for path in _files(environment.get("ENROOT_SYSCONF_PATH") or "/etc/enroot"):
@@ -139,13 +138,13 @@ class EnrootSettings:
         )
 
 
-def _files(folder: str) -> list[str]:
-    more = os.path.join(folder, "enroot.conf.d")
+def _files(directory: str) -> list[str]:
+    more = os.path.join(directory, "enroot.conf.d")
     try:
         names = sorted(name for name in os.listdir(more) if name.endswith(".conf"))
     except OSError:
         names = []
-    return [os.path.join(folder, "enroot.conf"), *(os.path.join(more, name) for name in names)]
+    return [os.path.join(directory, "enroot.conf"), *(os.path.join(more, name) for name in names)]
 
 
 def _settings(path: str) -> Iterator[tuple[int, str, str]]:
@@ -163,7 +162,7 @@ def _settings(path: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _expand(value: str, known: Mapping[str, str], where: str) -> str:
-    """What ``eval echo VALUE`` prints."""
+    """Return the output of ``eval echo VALUE``."""
     commands = {"nproc": str(len(os.sched_getaffinity(0))), "hostname": socket.gethostname()}
     commands |= {"id -u": str(os.geteuid()), "id -g": str(os.getegid())}
     variables = {"HOME": os.path.expanduser("~"), "UID": str(os.getuid()), "EUID": str(os.geteuid()), **known}
@@ -179,7 +178,7 @@ def _expand(value: str, known: Mapping[str, str], where: str) -> str:
     try:
         words = shlex.split(value, comments=True)
     except ValueError as error:
-        raise InvalidSetting(value, f"not a shell's words ({where})") from error
+        raise InvalidSetting(value, f"the quotes are not balanced ({where})") from error
     if "`" in value:
         raise InvalidSetting(value, f"cannot be expanded without a shell ({where})")
     literal = bool(re.fullmatch(r"'[^']*'", value.strip()))
@@ -189,7 +188,7 @@ def _expand(value: str, known: Mapping[str, str], where: str) -> str:
 
 @dataclass(slots=True)
 class _Squash:
-    """Options of mksquashfs, as far as they mean anything here."""
+    """Options of mksquashfs that have an equivalent here."""
 
     compression: str | None
     block_size: str | None
@@ -217,11 +216,11 @@ class _Squash:
                 case "-processors" | "-mem" | "-mkfs-time" | "-all-time" | "-throttle":
                     next(words, "")
                 case _ if word not in _FLAGS:
-                    found.notes.append(f"ENROOT_SQUASH_OPTIONS: {word} means nothing here")
+                    found.notes.append(f"ENROOT_SQUASH_OPTIONS: {word} has no equivalent and is ignored")
         if has_plain_data:
             found.compression = "none"
         elif name in _COMPRESSORS:
             found.compression = f"{name}:{level}" if level and name in _WITH_LEVEL else name
         elif name:
-            found.notes.append(f"ENROOT_SQUASH_OPTIONS: {name} cannot be written, the image is compressed with zstd")
+            found.notes.append(f"ENROOT_SQUASH_OPTIONS: {name} is not supported, the image is compressed with zstd")
         return found

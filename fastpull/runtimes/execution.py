@@ -18,12 +18,12 @@ class Execution:
     """The execution parameters of an image's config.
 
     Attributes:
-        args: entrypoint and command; ``/bin/sh`` where the image has neither.
-        entrypoint, cmd: as in the config.
-        env: likewise, as pairs; of a name that stands twice the last counts, at the place of the first.
-        working_dir: an absolute path; ``/`` where the image has none.
-        volumes: plain absolute paths, see `is_plain_path`; others are left out.
-        warnings: what is left out, a sentence each.
+        args: entrypoint and command; ``/bin/sh`` if the image has neither.
+        entrypoint, cmd: entrypoint and command of the config.
+        env: names and values of the environment; a repeated name has its last value at its first position.
+        working_dir: absolute path of the working directory; ``/`` if the image has none.
+        volumes: plain absolute paths, see `is_plain_path`; other volumes are left out.
+        warnings: warnings about parts that are left out, one sentence each.
 
     Spec: image-spec config.md, Properties.
     """
@@ -38,11 +38,11 @@ class Execution:
 
     @classmethod
     def of(cls, image: Image) -> Self:
-        """Reads and checks an image's config.
+        """Parse and check an image's config.
 
         Raises:
-            MalformedDocument: a text holds NUL or half a surrogate pair, which no process can be given; the working
-                directory is relative, or a variable has no name.
+            MalformedDocument: a text contains NUL or half a surrogate pair, which a process cannot be given; the
+                working directory is relative; or a variable has no name.
         """
         config = image.config
         texts: dict[str, tuple[str, ...]] = {
@@ -79,7 +79,7 @@ class Execution:
 
 
 class FromConfig:
-    """What profiles have in common that see nothing of an image but its config."""
+    """The common part of profiles that need no files of the image."""
 
     output_shape = OutputShape.ROOTFS
     sidecar_names: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class FromConfig:
 
 
 def refuse(image: Image, reason: str) -> NoReturn:
-    """Says what is wrong with an image's config.
+    """Raise the error for an invalid config.
 
     Raises:
         MalformedDocument: always.

@@ -1,7 +1,7 @@
-"""Plain: the image as it is, for whatever starts a root filesystem, with the mount points that all of them need.
+"""Plain: the image with the mount points that every runtime needs.
 
-For bubblewrap, systemd-nspawn, LXC, Apptainer, ``podman run --rootfs``, ``unshare`` and ``chroot``, an overlay. Most
-images have these directories; one that is a single program has not, and nothing can make them in a squashfs image.
+For bubblewrap, systemd-nspawn, LXC, Apptainer, ``podman run --rootfs``, ``unshare``, ``chroot`` and overlays. Most
+images have these directories. An image of a single program has none, and a squashfs image cannot get them later.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ MOUNT_POINTS = (
     AddedDirectory(b"sys", "a mount point", is_mount_point=True),
     AddedDirectory(b"tmp", "a mount point", mode=0o1777, is_mount_point=True),
 )
-"""What every runtime mounts something on."""
+"""The mount points that every runtime needs."""
 
 
 def working_directory(execution: Execution) -> AddedDirectory:
-    """The directory that an image's process begins in."""
+    """Return the working directory of an image's process."""
     return AddedDirectory(execution.working_dir.encode(), "the working directory")
 
 
 class Plain(FromConfig):
-    """Mount points and the working directory, where the image has none."""
+    """The profile that adds missing mount points and the working directory."""
 
     name = "plain"
 

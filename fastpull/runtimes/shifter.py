@@ -1,4 +1,4 @@
-"""Shifter: ``ID.squashfs`` and ``ID.meta`` beside it, as its image gateway leaves them for ``shifter``.
+"""Shifter: ``ID.squashfs`` and its sidecar file ``ID.meta``, as Shifter's image gateway writes them.
 
 Spec: shifter's imagegw/converters.py (writemeta).
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Shifter(FromConfig):
-    """The text file with entrypoint, command, working directory, user and environment."""
+    """The profile with a text file of entrypoint, command, working directory, user and environment."""
 
     name = "shifter"
     output_shape = OutputShape.SIDECARS
@@ -34,13 +34,15 @@ class Shifter(FromConfig):
             lines.append(f"CMD: {list(execution.cmd)!r}")
         for key, text in (("WORKDIR", config.working_dir), ("USER", config.user)):
             if not is_one_line(text):
-                warnings.append(f"{key} is not in the .meta file, which takes it only in one line")
+                warnings.append(f"{key} has several lines, which the .meta file cannot hold, and is left out")
             elif text:
                 lines.append(f"{key}: {text}")
         variables, left_out = split_lines(f"{name}={value}" for name, value in execution.env)
         lines += [f"ENV: {variable}" for variable in variables]
         if left_out:
-            warnings.append(f"the .meta file takes a variable only in one line, left out: {listed(left_out)}")
+            warnings.append(
+                f"variables of several lines cannot be in the .meta file and are left out: {listed(left_out)}"
+            )
         meta = "".join(line + "\n" for line in lines).encode()
         return Additions(
             (*MOUNT_POINTS, working_directory(execution)), sidecars=((".meta", meta),), warnings=tuple(warnings)

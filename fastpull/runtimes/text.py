@@ -1,6 +1,7 @@
-"""Text of images on its way into files that other programs interpret: an image's author is not their user.
+"""Checks of an image's text before it is written to files that other programs interpret.
 
-A file that is read by lines gets no text with a line break; a mount table gets only plain paths.
+The author of an image is not trusted: a file that is read by lines gets no text with a line break, and a mount table
+gets only plain paths.
 """
 
 from __future__ import annotations
@@ -11,24 +12,24 @@ _MAX_SHOWN = 80
 _MAX_LISTED = 3
 _MAX_NAME = 255
 _MAX_PATH = 4095
-_INTERPRETED = frozenset(" \\$`\"'#")  # by readers of fstab(5), by envsubst, by shells
+_INTERPRETED = frozenset(" \\$`\"'#")  # by fstab(5), envsubst or shells
 _MARKER = ".wh."
 
 
 def is_one_line(text: str) -> bool:
-    """Whether a text has no line break, in the widest sense that any reader has of one."""
+    """Return whether a text has no line break of any kind."""
     return not text or text.splitlines() == [text]
 
 
 def as_one_line(text: str) -> str:
-    """The text with a blank for each control character and line break."""
+    """Return the text with each control character and line break replaced by a blank."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def is_plain_path(text: str) -> bool:
-    """Whether a text is the absolute path of something below the root, and nothing else to whoever reads it.
+    """Return whether a text is an absolute path below the root that every program reads in the same way.
 
-    It has no blanks, control characters, ``..``, or characters that a mount table or a shell interprets.
+    Such a path has no blanks, control characters, ``..``, or characters that a mount table or a shell interprets.
     """
     if not text.startswith("/") or not text.isprintable() or not _INTERPRETED.isdisjoint(text):
         return False
@@ -41,21 +42,21 @@ def is_plain_path(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """A text for a message: quoted, in ASCII, and cut off where it is long."""
+    """Return a text for a message: quoted, in ASCII, and shortened."""
     return ascii(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")
 
 
 def listed(texts: Sequence[str]) -> str:
-    """The first few of several texts for a message, and the number of the others."""
+    """Return the first few of several texts for a message, and the number of the others."""
     names = ", ".join(map(shown, texts[:_MAX_LISTED]))
     return names if len(texts) <= _MAX_LISTED else f"{names} and {len(texts) - _MAX_LISTED} more"
 
 
 def split_lines(variables: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Variables that fit into one line, and the names of those that do not.
+    """Return the variables of one line, and the names of the others.
 
     Args:
-        variables: ``NAME=value`` each.
+        variables: texts of the form ``NAME=value``.
     """
     kept: list[str] = []
     left_out: list[str] = []

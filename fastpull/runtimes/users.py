@@ -1,4 +1,4 @@
-"""Who a container's process is: an image's ``User`` looked up in the image's own files.
+"""The user of a container's process: the image's ``User``, looked up in the image's files.
 
 Spec: image-spec conversion.md, Config.User; passwd(5), group(5).
 """
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from fastpull.runtimes.base import ImageFiles
 
 PASSWD, GROUP = b"etc/passwd", b"etc/group"
-_MAX_ID = (1 << 32) - 2  # the last one means "no change" to the system
+_MAX_ID = (1 << 32) - 2  # the highest number means "no change" in chown(2)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUser:
-    """A process's ids.
+    """The ids of a process.
 
     Attributes:
-        uid, gid: the user, and its group.
-        additional_gids: other groups, sorted.
+        uid, gid: user and primary group.
+        additional_gids: supplementary groups, sorted.
     """
 
     uid: int
@@ -34,27 +34,27 @@ class ProcessUser:
 
 
 def files_for(image: Image) -> tuple[bytes, ...]:
-    """The files that say who an image's user is."""
+    """Return the files that are needed to look up an image's user."""
     return (PASSWD, GROUP) if image.config.user else ()
 
 
 def find_user(image: Image, files: ImageFiles) -> ProcessUser:
-    """Looks an image's user up: ``USER``, ``USER:GROUP``, each as name or number; nobody named is root.
+    """Return the user of an image: ``USER`` or ``USER:GROUP``, each a name or a number; root if there is none.
 
-    A number counts as it is, and needs no line in ``/etc/passwd``; if it has one, that gives the group. Only a user
-    that is named, without a group, is in the groups that ``/etc/group`` lists for it.
+    A number needs no line in ``/etc/passwd``; if it has one, the line gives the group. Only a user given by name and
+    without a group has the supplementary groups of ``/etc/group``.
 
     Raises:
-        MalformedDocument: the image has no such user or group, or a number is too large.
+        MalformedDocument: the user or group does not exist in the image, or a number is too large.
     """
     text = image.config.user
     if not text:
         return ProcessUser(0, 0)
     user, colon, group = text.partition(":")
-    people = list(_lines(files.get(PASSWD), 4))
+    users = list(_lines(files.get(PASSWD), 4))
     groups = list(_lines(files.get(GROUP), 3))
     uid, name = _number(image, user), user
-    known = next((line for line in people if (line[0] == user if uid is None else line[2] == str(uid))), None)
+    known = next((line for line in users if (line[0] == user if uid is None else line[2] == str(uid))), None)
     gid = 0
     if known is not None:
         found = _number(image, known[2]), _number(image, known[3])
@@ -90,7 +90,7 @@ def _number(image: Image, text: str) -> int | None:
 
 
 def _lines(content: bytes | None, least: int) -> Iterator[list[str]]:
-    """The lines of a file of the system's, each split at its colons; the fourth field of a group at its commas."""
+    """Yield the lines of passwd or group, split at colons; the members of a group split at commas."""
     for line in (content or b"").decode(errors="surrogateescape").split("\n"):
         fields = line.split(":")
         if len(fields) >= least and not line.startswith("#"):

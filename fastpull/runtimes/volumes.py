@@ -1,4 +1,4 @@
-"""Volumes, resolved in the image's own tree: a mount table is read outside of it, where its links lead elsewhere."""
+"""Volumes, resolved inside the image's tree: runtimes read mount tables outside of it, where links lead elsewhere."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def resolve_volumes(image: Image, tree: Tree) -> tuple[Image, list[str]]:
-    """The image with its volumes where they are in a tree, without symbolic links on the way, and warnings.
+    """Return the image with the symbolic links of its volumes resolved in a tree, and warnings.
 
-    A volume that leads to something else than a directory is left out; so is one whose links are a circle. Those that
-    are no plain paths stay as they are, see `fastpull.runtimes.execution.Execution`.
+    A volume that is not a directory, or whose links form a loop, is left out. Volumes that are no plain paths stay
+    unchanged, see `fastpull.runtimes.execution.Execution`.
     """
     found: set[str] = set()
     blocked: list[str] = []

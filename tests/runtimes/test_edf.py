@@ -102,8 +102,8 @@ def test_the_search_path(edf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 WRONG: dict[str, tuple[dict[str, str], str]] = {
-    "itself": ({"it": 'base_environment = "it"'}, "based on each other"),
-    "a circle": ({"it": 'base_environment = "b"', "b": 'base_environment = ["it"]'}, "based on each other"),
+    "itself": ({"it": 'base_environment = "it"'}, "form a loop"),
+    "a circle": ({"it": 'base_environment = "b"', "b": 'base_environment = ["it"]'}, "form a loop"),
     "eleven deep": (
         {"it": 'base_environment = "e0"'}
         | {f"e{n}": f'base_environment = "e{n + 1}"' for n in range(12)}
@@ -113,18 +113,18 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "a bomb": (
         {"it": 'base_environment = ["e0", "e0"]', "e9": ""}
         | {f"e{number}": f"base_environment = {[f'e{number + 1}'] * 9}" for number in range(9)},
-        "more than 256 files",
+        "more than 256 base environments",
     ),
     "no such base": ({"it": 'base_environment = "gone"'}, "no such environment"),
     "no such file": ({"it": 'base_environment = "./gone.toml"'}, "no such environment file"),
     "no toml": ({"it": "image = "}, "cannot be read"),
     "deep toml": ({"it": "image = " + "[" * 5000}, "cannot be read"),
-    "a number": ({"it": "image = 5"}, "not a text"),
-    "a table": ({"it": "[base_environment]"}, "neither a text nor a list"),
-    "numbers": ({"it": "base_environment = [1]"}, "neither a text nor a list"),
+    "a number": ({"it": "image = 5"}, "has to be a string"),
+    "a table": ({"it": "[base_environment]"}, "a string or a list of strings"),
+    "numbers": ({"it": "base_environment = [1]"}, "a string or a list of strings"),
     "not set": ({"it": 'image = "${GONE}"'}, "not set"),
     "no variable": ({"it": 'image = "${a b}"'}, "not set"),
-    "too large": ({"it": "#" * (2 << 20)}, "no environment file"),
+    "too large": ({"it": "#" * (2 << 20)}, "an environment file has at most"),
     "nothing": ({}, "no such environment"),
 }
 

@@ -296,7 +296,7 @@ def test_settings_of_files_and_environment(tmp_path: Path) -> None:
     assert (found.workers, found.connections, found.insecure) == ("5", "7", None)
     assert (found.compression, found.block_size, found.fragments) == ("zstd:3", "1M", False)
     assert found.environment == (("https_proxy", "http://proxy:3128"),)
-    assert found.notes == ("ENROOT_SQUASH_OPTIONS: -weird means nothing here",)
+    assert found.notes == ("ENROOT_SQUASH_OPTIONS: -weird has no equivalent and is ignored",)
 
 
 @pytest.mark.parametrize(

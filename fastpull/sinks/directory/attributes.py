@@ -1,4 +1,4 @@
-"""Extended attributes of what the directory sink makes."""
+"""Extended attributes in a directory output."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from fastpull.layers.entry import Entry
     from fastpull.sinks.base import SinkReport
 
-_MARKER = os.fsencode(MARKER_NAME)  # an image that has it would speak for fastpull
+_MARKER = os.fsencode(MARKER_NAME)  # left out, so that an image cannot bring its own marker
 _USER = b"user."
-_PLENTY = 16 << 20  # with so much space left, "no space" is said of the place for attributes
+_PLENTY = 16 << 20  # with more free bytes, ENOSPC means that one attribute is too large
 
 
 class AttributeWriter:
-    """Sets the attributes of entries, and counts those that are left out.
+    """Sets the extended attributes of entries, and counts the ones that are left out.
 
     Args:
-        destination: of the output, for messages.
-        report: of the sink, which counts.
-        privileged: whether this process may set attributes of all kinds.
+        destination: path of the output, for messages.
+        report: report of the sink.
+        privileged: whether this process may set attributes of all namespaces.
 
     Raises:
-        OutputError: from any method: the filesystem has no place for an attribute of that size.
-        OSError: from any method, whatever else goes wrong.
+        OutputError: from any method, if an attribute is too large for the filesystem.
+        OSError: from any method, for any other failure.
     """
 
     def __init__(self, destination: bytes, report: SinkReport, *, privileged: bool) -> None:
@@ -40,15 +40,15 @@ class AttributeWriter:
         self._privileged = privileged
 
     def write_file(self, fd: int, name: bytes, entry: Entry, mode: int) -> None:
-        """Sets the attributes of a regular file that has its mode already.
+        """Set the attributes of a regular file that already has its mode.
 
-        ``user.*`` takes the right to write to the file: one without it gets the right for that time.
+        ``user.*`` needs write permission, so a read-only file is made writable meanwhile.
 
         Args:
-            fd: the directory.
-            name: of the file.
-            entry: with the attributes.
-            mode: of the file, before and after.
+            fd: open directory of the file.
+            name: name of the file.
+            entry: entry with the attributes.
+            mode: mode of the file, before and after.
         """
         if not entry.xattrs:
             return
@@ -63,12 +63,12 @@ class AttributeWriter:
                     os.chmod(path, mode)
 
     def write_at(self, fd: int, name: bytes, entry: Entry) -> None:
-        """Sets the attributes of a symbolic link, device or fifo in a directory."""
-        # there is no setxattrat before Linux 6.13; the directory's descriptor keeps the path below it ours
+        """Set the attributes of a symbolic link, device or fifo in a directory."""
+        # setxattrat needs Linux 6.13; the path through the descriptor cannot leave the directory
         self.write(os.fsencode(f"/proc/self/fd/{fd}/") + name, entry, follow=False)
 
     def write(self, path: str | bytes, entry: Entry, *, follow: bool = True) -> None:
-        """Sets the attributes of what is at a path."""
+        """Set the attributes of an inode, by path."""
         for name, value in entry.xattrs:
             is_set = (
                 name != _MARKER and is_kept(name, value, entry.type) and self._set(path, name, value, entry, follow)
@@ -93,9 +93,9 @@ class AttributeWriter:
 
 
 def _is_too_large(error: OSError, path: str | bytes) -> bool:
-    """Whether an attribute does not fit, as opposed to a filesystem that is full.
+    """Return whether an attribute is too large, as opposed to a full filesystem.
 
-    Spec: setxattr(2); xattr(7), Filesystem differences: ext4 says ENOSPC of what does not fit into one block.
+    Spec: setxattr(2); xattr(7), Filesystem differences: ext4 returns ENOSPC if an attribute does not fit into a block.
     """
     if error.errno == errno.ENOSPC:
         state = os.statvfs(path)

@@ -1,4 +1,4 @@
-"""What was written is brought to its disk while more is coming, so that little is left to be waited for."""
+"""The flusher: writes the output back to its disk during the pull, so that the final sync is short."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ PAUSE_SECONDS = 0.5
 
 
 class Flusher:
-    """Has a filesystem write back what it was given, again and again, on a thread of its own.
+    """Synchronises a filesystem every `PAUSE_SECONDS` in a thread of its own.
 
-    With one sync at the end, a pull of 43,000 files onto a disk took 5 % longer than without any; so it takes none.
+    A pull of 43,000 files onto a disk took 5 % longer with a single sync at the end, and no longer with the flusher.
 
     Args:
-        folder: descriptor of a directory on the filesystem.
+        directory_fd: open directory on the filesystem.
     """
 
-    def __init__(self, folder: int) -> None:
-        # opened anew: an error of writing back is told to each opened file once, and who publishes has to hear of it
-        self._fd = os.open(".", DIRECTORY_FLAGS, dir_fd=folder)
+    def __init__(self, directory_fd: int) -> None:
+        # each open file is told of a write-back error once: a descriptor of its own leaves the error to `publish`
+        self._fd = os.open(".", DIRECTORY_FLAGS, dir_fd=directory_fd)
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="fastpull-flusher", daemon=True).start()
 
     def end(self) -> None:
-        """Lets it end after what is under way, without waiting for that. May be called twice."""
+        """Stop the thread without waiting for a sync in progress. May be called twice."""
         self._ended.set()
 
     def _run(self) -> None:

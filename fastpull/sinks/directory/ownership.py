@@ -1,4 +1,4 @@
-"""Ownership: what becomes of owners and modes when the one who unpacks may not, or shall not, keep them."""
+"""Ownership: the policy for owners and modes in a directory output."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SPECIAL_BITS = 0o6000
 class Ownership:
     """A policy for owners and modes.
 
-    ``keep`` is for root: owners, modes, devices and all attributes are as the image says.
+    ``keep`` needs root: owners, modes, devices and extended attributes are those of the image.
 
-    ``me`` is for everybody: all files belong to whoever unpacks. setuid and setgid bits go, since they would lend that
-    user's rights, and not root's, to everybody. Files become readable, directories fully accessible to their owner, so
-    that the tree can be used, copied and removed. There are no devices.
+    ``me`` works for every user: all files belong to the user that pulls. setuid and setgid bits are removed, since they
+    would give this user's rights to others. Files become readable and directories accessible for their owner, so that
+    the output can be used, copied and removed. Devices are left out.
 
     Attributes:
         keep: whether owners are kept.
-        file_mode_and, file_mode_or, directory_mode_or: what is kept of a mode, and what is added.
+        file_mode_and, file_mode_or, directory_mode_or: masks that remove bits from modes and add bits to them.
     """
 
     keep: bool
@@ -33,10 +33,10 @@ class Ownership:
 
     @classmethod
     def named(cls, name: OwnerName) -> Self:
-        """Looks a policy up.
+        """Return the policy with a name.
 
         Raises:
-            InvalidSetting: there is none of this name.
+            InvalidSetting: the name is unknown.
         """
         if name == "keep":
             return cls(keep=True, file_mode_and=0o7777, file_mode_or=0, directory_mode_or=0)
@@ -45,9 +45,9 @@ class Ownership:
         raise InvalidSetting(name, "unknown owner policy, it is 'keep' or 'me'")
 
     def file_mode(self, mode: int) -> int:
-        """The mode of a file that is not a directory."""
+        """Return the mode for anything that is not a directory."""
         return mode & self.file_mode_and | self.file_mode_or
 
     def directory_mode(self, mode: int) -> int:
-        """The mode of a directory."""
+        """Return the mode for a directory."""
         return mode & self.file_mode_and | self.directory_mode_or

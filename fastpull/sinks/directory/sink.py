@@ -1,8 +1,8 @@
 """The directory sink: a root filesystem as a directory.
 
-While layers stream, the payload of each file goes to the path that its entry names, or, where that is taken, to the
-spool. `commit` makes the staged directory equal to the merged tree: it moves what stands elsewhere, removes what is
-dead, makes links, devices and directories, and sets the attributes of directories last, from the leaves to the root.
+While a layer is scanned, the payload of each file is written to the path of its entry, or to the spool if that path is
+taken. `commit` makes the staged directory equal to the merged tree: it moves misplaced files, removes dead ones,
+creates links, devices and directories, and sets the attributes of directories last, from the leaves to the root.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
     from fastpull.native import EntryTable, Spans
     from fastpull.sinks.output.marker import Marker, OutputIdentity
 
-_NONE, _AT_PATH, _IN_SPOOL, _SETTLED = range(4)  # the first three are the file writer's
+_NONE, _AT_PATH, _IN_SPOOL, _SETTLED = range(4)  # the native file writer uses the first three
 
 
 class Directory:
     """A root filesystem as a directory.
 
     Args:
-        path: of the directory; made, or replaced if it is empty.
-        force: replace it also if it is not, but fastpull made it or it holds a root filesystem.
-        replace_foreign: with ``force``, replace any directory that is not protected, see
+        path: path of the directory; an empty directory is always replaced.
+        force: whether a directory is replaced that fastpull made or that holds a root filesystem.
+        replace_foreign: with ``force``, whether any directory is replaced that is not protected, see
             `fastpull.sinks.output.protected`.
-        owner: ``keep`` or ``me``, see `Ownership`; by default ``keep`` for root and ``me`` for everybody else.
+        owner: ``keep`` or ``me``, see `Ownership`; by default ``keep`` for root and ``me`` for other users.
 
     Raises:
-        InvalidSetting: from the constructor.
-        OutputExists: from `begin` or `commit`, if the path is in use.
-        OutputError: from any method.
+        InvalidSetting: from the constructor, if the owner is unknown or needs root.
+        OutputExists: from `begin` or `commit`, if the path exists and must not be replaced.
+        OutputError: from any method, if the output cannot be written.
 
     Spec: image-spec layer.md, Applying Changesets.
     """
@@ -72,7 +72,7 @@ class Directory:
         self.owner = owner
         self._ownership = Ownership.named(owner or ("keep" if os.geteuid() == 0 else "me"))
         if self._ownership.keep and os.geteuid() != 0:
-            raise InvalidSetting("keep", "only root can give files to their owners; 'me' makes them all yours")
+            raise InvalidSetting("keep", "only root can keep the owners of files; with 'me' all files belong to you")
         self._staging = DirectoryStaging(path, self.rules)
         self._identity: OutputIdentity | None = None
         self._writers: dict[int, _LayerFiles] = {}
@@ -84,7 +84,7 @@ class Directory:
         return f"<Directory {self.path!r}>"
 
     def at(self, path: str | os.PathLike[str], *, owner: OwnerName | None = None) -> Directory:
-        """The same sink at another path, and perhaps with another owner."""
+        """Return the same sink with another path, and optionally with another owner."""
         force, foreign = self.rules.force, self.rules.foreign
         return Directory(path, force=force, replace_foreign=foreign, owner=owner or self.owner)
 
@@ -156,7 +156,7 @@ class Directory:
 
 
 class _LayerFiles:
-    """The files of one layer."""
+    """Writes the files of one layer."""
 
     def __init__(
         self,
@@ -187,13 +187,13 @@ class _LayerFiles:
             raise native_output_error(code, path)
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: `write` buffers nothing."""
 
     def close(self) -> None:
         self._writer.close()
 
     def discard(self) -> None:
-        """Removes what was written, because the layer will be read again."""
+        """Remove everything that was written: the layer will be read again."""
         self.close()
         for entry, place in enumerate(self.places()):
             if place == _AT_PATH:
@@ -202,7 +202,7 @@ class _LayerFiles:
                 os.unlink(spool_name(self._number, entry), dir_fd=self._staging.spool_fd)
 
     def places(self) -> bytearray:
-        """For each entry where its payload is; for entries at the end there may be nothing."""
+        """Return the location of each entry's payload; entries at the end may be missing."""
         return bytearray(self._writer.places())
 
 
@@ -225,8 +225,10 @@ class _Commit:
         self._report = report
         self._cancelled = cancelled
         self._wanted = [bytearray(len(index)) for index in tree.indexes]
-        self._linked: dict[Origin, bool | None] = {}  # inodes with several names: whether made, None before that
-        self._names_left: dict[Origin, int] = {}  # of those
+        self._linked: dict[
+            Origin, bool | None
+        ] = {}  # for inodes with several names, whether they were created; None: not yet
+        self._names_left: dict[Origin, int] = {}  # for the same inodes
         self._copies = 0
         self._attributes = AttributeWriter(staging.destination, report, privileged=ownership.keep)
         self._places = {}
@@ -238,20 +240,21 @@ class _Commit:
     def run(self, write_marker: Callable[[int], None]) -> None:
         self._settle()
         self._evacuate()
-        write_marker(self._report.inodes)  # the root has its mode only at the end, which may be read-only
+        write_marker(self._report.inodes)  # the root may become read-only at the end
         self._build(self._root_fd, self._tree.root)
         if self._copies:
-            limit = f"where the image has hard links to one file, {self._copies} copies of it were made"
-            self._report.warnings.append(f"{limit}: this filesystem allows no more names of a file")
+            self._report.warnings.append(
+                f"{self._copies} copies were made in place of hard links: this filesystem allows no more links to one file"
+            )
 
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise Aborted
 
-    # --- what is already where it belongs
+    # --- payload that is already at its path
 
     def _settle(self) -> None:
-        """Marks the payloads that stand where the tree has them, and finds the inodes with several names."""
+        """Mark payload that is at its path in the tree, and find the inodes with several names."""
         for path, node in self._tree.walk():
             if isinstance(node, TreeDirectory):
                 self._report.inodes += 1
@@ -268,13 +271,13 @@ class _Commit:
                 places[number] = _SETTLED
             if not self._ownership.keep and index.modes[number] & SPECIAL_BITS:
                 self._report.left_out["setuid bits"] += 1
-        for node in self._linked:  # all their names become links to one in the spool
+        for node in self._linked:  # all their names become links to one file in the spool
             layer, number = split(node)
             if self._places[layer][number] == _SETTLED:
                 self._places[layer][number] = _AT_PATH
 
     def _evacuate(self) -> None:
-        """Takes away what stands at a path where the tree has something else."""
+        """Move or remove payload at paths where the tree has something else."""
         for layer, places in self._places.items():
             index, number = self._tree.indexes[layer], places.find(_AT_PATH)
             while number >= 0:
@@ -290,7 +293,7 @@ class _Commit:
     # --- the tree
 
     def _build(self, fd: int, directory: TreeDirectory) -> None:
-        """Makes an open directory equal to the tree's, and everything below it."""
+        """Make an open directory, and everything below it, equal to the tree."""
         with os.scandir(fd) as listing:
             present = {os.fsencode(found.name): found.is_dir(follow_symlinks=False) for found in listing}
         for name, is_directory in present.items():
@@ -314,14 +317,16 @@ class _Commit:
         self._finish_directory(fd, directory)
 
     def _link(self, fd: int, name: bytes, origin: Origin) -> None:
-        """Gives one more name to an inode that has several."""
+        """Create one name of an inode that has several."""
         kept = spool_name(*split(origin))
         if self._linked[origin] is None:
             self._linked[origin] = self._place(self._spool_fd, kept, origin)
         self._names_left[origin] -= 1
         if not self._linked[origin]:
             return
-        if not self._names_left[origin]:  # the name in the spool counts, where the number of names is limited
+        if not self._names_left[
+            origin
+        ]:  # rename the last one, since the name in the spool counts towards the limit of links
             os.rename(kept, name, src_dir_fd=self._spool_fd, dst_dir_fd=fd)
             return
         try:
@@ -333,7 +338,7 @@ class _Commit:
             os.link(kept, name, src_dir_fd=self._spool_fd, dst_dir_fd=fd, follow_symlinks=False)
 
     def _renew(self, kept: bytes, origin: Origin) -> None:
-        """Replaces an inode in the spool, which can get no more names, by another one like it."""
+        """Replace an inode in the spool that has reached the limit of links by a copy."""
         layer, number = split(origin)
         entry = self._tree.indexes[layer][number]
         self._copies += 1
@@ -351,7 +356,7 @@ class _Commit:
         os.rename(new, kept, src_dir_fd=self._spool_fd, dst_dir_fd=self._spool_fd)
 
     def _place(self, fd: int, name: bytes, origin: Origin) -> bool:
-        """Makes whatever is not a directory; returns whether it was made, for a policy may leave it out."""
+        """Create anything that is not a directory; return False if the ownership policy leaves it out."""
         layer, number = split(origin)
         index = self._tree.indexes[layer]
         if index.types[number] == EntryType.FILE:
@@ -367,7 +372,7 @@ class _Commit:
         return self._make(fd, name, index[number])
 
     def _make(self, fd: int, name: bytes, entry: Entry) -> bool:
-        """Makes a symbolic link, device or fifo with its attributes."""
+        """Create a symbolic link, device or fifo with its attributes; return False if it is left out."""
         if entry.type is EntryType.SYMLINK:
             os.symlink(entry.linkname, name, dir_fd=fd)
         elif entry.type is EntryType.FIFO:

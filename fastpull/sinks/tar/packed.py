@@ -1,7 +1,7 @@
-"""A stream that is compressed on its way, by several threads, into the same bytes whatever their number.
+"""Compressed streams: compressed by several threads, with the same bytes for every number of threads.
 
-What comes is cut into chunks of a fixed size, and each is compressed by itself. In gzip they are parts of one member,
-each with the end of the one before as its dictionary; in zstd each is a frame.
+The input is cut into chunks of a fixed size, and each chunk is compressed separately. In gzip, chunks are parts of one
+member, and the end of the previous chunk is the dictionary; in zstd, each chunk is a frame.
 
 Spec: RFC 1952; RFC 1951; RFC 8878.
 """
@@ -25,42 +25,42 @@ from fastpull.errors import InvalidSetting
 if TYPE_CHECKING:
     from fastpull.sinks.tar.stream import Stream
 
-_WINDOW = 32 << 10  # that deflate looks back
-_GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # no name, no time, an unknown system
+_WINDOW = 32 << 10  # bytes of deflate's window
+_GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # no name, no time, unknown operating system
 
 
 class Packer(Protocol):
-    """A way to compress.
+    """A compressor of chunks.
 
     Attributes:
-        chunk_size: bytes that are compressed at a time.
-        header: what the stream begins with.
+        chunk_size: bytes of a chunk.
+        header: first bytes of the stream.
     """
 
     chunk_size: ClassVar[int]
     header: ClassVar[bytes]
 
     def pack(self, chunk: bytes, before: bytes, /, *, is_last: bool) -> bytes:
-        """Compresses a chunk; may be called on several threads at once.
+        """Compress a chunk. May be called from several threads at once.
 
         Args:
-            chunk: to be compressed.
-            before: the end of the chunk before.
-            is_last: nothing comes after it.
+            chunk: chunk to compress.
+            before: end of the previous chunk.
+            is_last: whether this is the last chunk.
         """
 
     def note(self, chunk: bytes, /) -> None:
-        """Takes the chunks in their order."""
+        """Update the checksum; called for all chunks in order."""
 
     def trailer(self) -> bytes:
-        """What the stream ends with."""
+        """Return the last bytes of the stream."""
 
 
 class GzipPacker:
-    """One gzip member.
+    """Compresses into one gzip member.
 
     Args:
-        level: 1 to 9.
+        level: compression level, 1 to 9.
     """
 
     chunk_size: ClassVar[int] = 1 << 20
@@ -87,10 +87,10 @@ class GzipPacker:
 
 
 class ZstdPacker:
-    """Frames of zstd, each with its size and a checksum.
+    """Compresses into zstd frames, each with its size and a checksum.
 
     Args:
-        level: 1 to 22.
+        level: compression level, 1 to 22.
     """
 
     chunk_size: ClassVar[int] = 4 << 20
@@ -99,7 +99,7 @@ class ZstdPacker:
     def __init__(self, level: int) -> None:
         self._level = level
 
-    def pack(self, chunk: bytes, _before: bytes, *, is_last: bool) -> bytes:  # noqa: ARG002  # frames know no order
+    def pack(self, chunk: bytes, _before: bytes, *, is_last: bool) -> bytes:  # noqa: ARG002  # frames are independent
         """See `Packer`."""
         return zstandard.ZstdCompressor(level=self._level, write_checksum=True).compress(chunk)
 
@@ -118,13 +118,13 @@ _PACKERS: dict[str, tuple[type[GzipPacker | ZstdPacker], int, int]] = {
 
 
 def packer_of(compression: str) -> Packer:
-    """Makes a packer.
+    """Return the packer for a compression.
 
     Args:
-        compression: ``gzip[:1-9]``, by default 6, or ``zstd[:1-22]``, by default 3.
+        compression: ``gzip[:1-9]``, with default level 6, or ``zstd[:1-22]``, with default level 3.
 
     Raises:
-        InvalidSetting: there is no such compression or level.
+        InvalidSetting: the algorithm or the level is unknown.
     """
     name, colon, level = compression.partition(":")
     if name not in _PACKERS:
@@ -138,13 +138,13 @@ def packer_of(compression: str) -> Packer:
 
 
 class PackedStream:
-    """Stands where `Stream` stands, and writes to one what comes, compressed.
+    """Replaces `Stream`: compresses everything that is written, and writes it to a stream.
 
     Args:
-        out: gets the compressed bytes.
-        packer: compresses.
-        pool: whose threads do that.
-        memory: bytes for chunks on their way, at most; two of them there are in any case.
+        out: stream for the compressed bytes.
+        packer: compressor of chunks.
+        pool: executor of the compressing threads.
+        memory: maximum bytes of pending chunks; at least two chunks are pending.
 
     Raises:
         OSError: from any method.
@@ -154,7 +154,7 @@ class PackedStream:
         self._out = out
         self._packer = packer
         self._pool = pool
-        self._depth = max(2, memory // (2 * packer.chunk_size))  # a chunk is there twice, as it came and compressed
+        self._depth = max(2, memory // (2 * packer.chunk_size))  # each chunk is in memory twice, plain and compressed
         self._pending: deque[Future[bytes]] = deque()
         self._before = b""
         self._hasher = xxhash.xxh3_64()
@@ -164,11 +164,11 @@ class PackedStream:
 
     @property
     def fingerprint(self) -> str:
-        """XXH3-64 of all compressed bytes, in hexadecimal, once all are written."""
+        """XXH3-64 of all compressed bytes in hexadecimal; valid after `flush`."""
         return self._hasher.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Appends bytes, sooner or later."""
+        """Append bytes; they are written in chunks."""
         left = memoryview(data)
         while left:
             piece = left[: self._room()]
@@ -177,7 +177,7 @@ class PackedStream:
             left = left[len(piece) :]
 
     def copy(self, source: int, start: int, size: int, _holes: Sequence[int] = ()) -> None:
-        """Appends a part of a file, see `Stream.copy`."""
+        """Append a part of a file, see `Stream.copy`."""
         while size:
             room = min(self._room(), size)
             done = os.preadv(source, [memoryview(self._chunk)[self._fill : self._fill + room]], start)
@@ -188,7 +188,7 @@ class PackedStream:
             size -= done
 
     def flush(self) -> None:
-        """Writes what has come, and ends the stream."""
+        """Write all pending chunks, and end the stream."""
         self._submit(is_last=True)
         while self._pending:
             self._put(self._pending.popleft().result())

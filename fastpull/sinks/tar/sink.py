@@ -1,7 +1,7 @@
 """The tar sink: the merged image as one pax archive, plain or compressed.
 
-While layers stream, the payload of each goes to a spool of its own, a file without a name. `commit` walks the tree, and
-writes headers and payloads from the front to the end. The archive is a function of the image alone.
+While a layer is scanned, its payload is written to a spool, an unnamed file for each layer. `commit` walks the tree and
+writes headers and payload sequentially. The archive depends on the image alone.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 class Tar:
     """The root filesystem as a tar archive.
 
-    Owners, modes, devices and times are those of the image, whoever writes it. Files of one inode are one file and
-    links to its first name; the order is that of the paths, each directory before what is in it.
+    Owners, modes, devices and times are those of the image, for every user. Further names of an inode are hard links to
+    its first name. Entries are sorted by path, each directory before its content.
 
     Args:
-        path: of the file; ``-`` is standard output, which is written once everything is verified.
-        force: replace a file that is there.
-        mtime: for all entries, in place of their own, in seconds since the epoch.
-        compression: ``gzip[:1-9]`` or ``zstd[:1-22]``, by default levels 6 and 3; none if not given.
+        path: path of the file; ``-`` is standard output, which is written after everything is verified.
+        force: whether an existing file is replaced.
+        mtime: modification time of all entries, in seconds since the epoch; None for the times of the image.
+        compression: ``gzip[:1-9]`` or ``zstd[:1-22]``, with default levels 6 and 3; None for a plain tar.
 
     Raises:
-        InvalidSetting: from the constructor, if the path cannot be that of a file, or standard output is a terminal.
-        OutputExists: from `begin`, if the path is in use.
-        OutputError: from any method.
+        InvalidSetting: from the constructor, if the path is not that of a file, or standard output is a terminal.
+        OutputExists: from `begin`, if the path exists and must not be replaced.
+        OutputError: from any method, if the output cannot be written.
 
     Spec: POSIX.1-2017 pax, ustar Interchange Format and pax Extended Header; extended attributes as in star(5).
     """
@@ -119,7 +119,7 @@ class Tar:
         return report
 
     def _write(self, tree: Tree, report: SinkReport) -> str:
-        """Writes the archive; returns its fingerprint, where that is known without reading it again."""
+        """Write the archive; return its fingerprint, or an empty text if that would need another read."""
         is_plain = self._compression is None
         stream = Stream(self._staging.fd, self._check_cancelled, skip_holes=is_plain and self._staging.is_file)
         if self._compression is None:
@@ -152,7 +152,7 @@ class Tar:
 
 
 class _LayerPayload:
-    """The payload of one layer, in its spool."""
+    """Writes the payload of one layer to its spool."""
 
     def __init__(self, spool_fd: int, spool_directory: bytes, entries: EntryTable, wanted: bytearray | None) -> None:
         self.spool_fd = spool_fd
@@ -165,20 +165,20 @@ class _LayerPayload:
             raise native_output_error(code, self._spool_directory)
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: `write` buffers nothing."""
 
     def close(self) -> None:
-        """The spool stays, for the commit."""
+        """Keep the spool for the commit."""
 
     def discard(self) -> None:
         os.close(self.spool_fd)
 
     def holes(self) -> memoryview:
-        """Where holes of the spool begin and end, in turn."""
+        """Return the begin and end of each hole in the spool."""
         return memoryview(self._writer.holes_bytes()).cast("q")
 
     def starts(self) -> memoryview:
-        """For each entry where its payload begins in the spool, or -1; for entries at the end there may be nothing."""
+        """Return the offset of each entry's payload in the spool, or -1; entries at the end may be missing."""
         return memoryview(self._writer.starts_bytes()).cast("q")
 
 
@@ -222,7 +222,7 @@ class _Archive:
         self._stream.flush()
 
     def _find_linked(self) -> set[Origin]:
-        """The inodes with several names."""
+        """Return the inodes with several names."""
         linked: set[Origin] = set()
         if any(EntryType.HARDLINK in index.columns.types for index in self._tree.indexes):
             seen = [bytearray(len(index)) for index in self._tree.indexes]
@@ -247,7 +247,7 @@ class _Archive:
         )
 
     def _link(self, path: bytes, node: Origin, first: bytes) -> Entry:
-        """One more name of what stands in the archive; readers that look at its attributes find the inode's."""
+        """Return the hard link for another name of an inode, with the attributes of the inode."""
         entry = self._tree.entry(node)
         mtime = entry.mtime if self._mtime is None else self._mtime
         return Entry(path, EntryType.HARDLINK, entry.mode, entry.uid, entry.gid, mtime, linkname=first)

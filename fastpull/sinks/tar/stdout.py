@@ -1,4 +1,4 @@
-"""Standard output as the destination of an output that is one file."""
+"""Standard output as the destination of a tar."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _STDOUT = 1
 
 
 class StandardOutput:
-    """Stands where `FileStaging` stands for a file with a name; there is nothing that could be taken back.
+    """Replaces `FileStaging` for standard output; written bytes cannot be taken back.
 
     Attributes:
-        destination: its name in messages.
-        spool_directory: where spools are: ``TMPDIR``.
-        fd: standard output once more, to be written; -1 before `create` and after `publish` or `remove`.
+        destination: name in messages.
+        spool_directory: directory of spool files: ``TMPDIR``.
+        fd: duplicate of standard output; -1 before `create` and after `publish` or `remove`.
 
     Raises:
-        InvalidSetting: from the constructor, if it is a terminal.
+        InvalidSetting: from the constructor, if standard output is a terminal.
     """
 
     destination = b"standard output"
@@ -43,41 +43,41 @@ class StandardOutput:
         self.fd = -1
 
     def read_marker(self) -> None:
-        """Nothing is there before."""
+        """Return None: standard output has no marker."""
 
     def create(self, _keep_out: Sequence[str] = ()) -> None:
-        """Opens it.
+        """Duplicate standard output.
 
         Raises:
-            OutputError: it is closed.
+            OutputError: standard output is closed.
         """
-        if sys.__stdout__ is None:  # by now its number may be that of something else
+        if sys.__stdout__ is None:  # its descriptor may be that of another file by now
             raise OutputError(self.destination.decode(), "it is closed", errno.EBADF)
         with output_errors(self.destination):
             if stat.S_ISFIFO(os.fstat(_STDOUT).st_mode):
-                # who does not read must not keep us from ending; the flag is this descriptor's own
-                with contextlib.suppress(OSError):  # of somebody else's pipe: then writing blocks
+                # a reader that stops reading must not block cancellation; O_NONBLOCK holds for this descriptor only
+                with contextlib.suppress(OSError):  # a pipe of another user: writing blocks then
                     self.fd = os.open(f"/proc/self/fd/{_STDOUT}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             if self.fd < 0:
                 self.fd = os.dup(_STDOUT)
 
     def open_spool(self) -> int:
-        """Opens a file without a name, to be read and written; the caller closes it.
+        """Open an unnamed file for reading and writing; the caller closes it.
 
         Raises:
-            OutputError: the system refuses.
+            OutputError: the file cannot be created.
         """
         with output_errors(self.spool_directory):
             return open_spool(self.spool_directory)
 
     def publish(self, sync: bool, _label: Label | None = None) -> None:
-        """Closes it.
+        """Close the descriptor.
 
         Args:
-            sync: wait until a file is on its disk.
+            sync: whether a regular file is synchronised to its disk.
 
         Raises:
-            OutputError: the system could not store it.
+            OutputError: the bytes could not be stored.
         """
         with output_errors(self.destination):
             if sync and stat.S_ISREG(os.fstat(self.fd).st_mode):
@@ -86,7 +86,7 @@ class StandardOutput:
             os.close(fd)
 
     def remove(self) -> None:
-        """Closes it. May be called twice."""
+        """Close the descriptor. May be called twice."""
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1

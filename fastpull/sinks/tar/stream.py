@@ -1,4 +1,4 @@
-"""Writing a file or a pipe from its front to its end, in large pieces and with as few copies as the system allows."""
+"""Sequential writes to a file or a pipe, in large pieces and with as few copies as the kernel allows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 _BUFFER = 256 << 10
-_LARGE = 64 << 10  # from here on the kernel copies; below that the two calls it takes cost more than the bytes
-_PIECE = 16 << 20  # that the kernel copies between two looks at whether to go on
+_LARGE = 64 << 10  # from this size on the kernel copies; below, two more system calls cost more than copying the bytes
+_PIECE = 16 << 20  # bytes that the kernel copies between two checks for cancellation
 _POLL_MILLISECONDS = 100
 _NOT_HERE = (errno.EINVAL, errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM)
 
 
 class Stream:
-    """Collects what is small, and has the kernel copy what is large.
+    """Buffers small writes, and lets the kernel copy large parts of files.
 
     Args:
-        fd: a file or a pipe, written from where it stands; if it does not block, what is full is waited for.
-        check: called again and again, also while waiting; what it raises ends the call at hand.
-        skip_holes: whether holes of what is copied become holes: `fd` has to be a file and empty.
+        fd: file or pipe, written from its current position; may be non-blocking.
+        check: called before each operation and while waiting; its exception ends the call.
+        skip_holes: whether holes of a copied file become holes; needs an empty regular file.
 
     Raises:
         OSError: from any method.
@@ -34,11 +34,11 @@ class Stream:
         self._skip_holes = skip_holes
         self._buffer = memoryview(bytearray(_BUFFER))
         self._fill = 0
-        # the best one that works here; the last always does
+        # the fastest first; one that does not work for these files is dropped, and the last one always works
         self._ways = [self._copy_file_range, self._sendfile, self._read_and_write]
 
     def write(self, data: bytes) -> None:
-        """Appends bytes, sooner or later."""
+        """Append bytes; they may stay in the buffer until `flush`."""
         left = memoryview(data)
         while left:
             piece = left[: self._room()]
@@ -47,14 +47,14 @@ class Stream:
             left = left[len(piece) :]
 
     def copy(self, source: int, start: int, size: int, holes: Sequence[int] = ()) -> None:
-        """Appends a part of a file, sooner or later.
+        """Append a part of a file; small parts may stay in the buffer until `flush`.
 
         Args:
-            source: the file.
-            start: of the part.
-            size: of the part.
-            holes: where holes of the file begin and end, in turn, ascending. Told rather than asked for: to find one,
-                tmpfs looks at every page before it, and other filesystems have had wrong answers.
+            source: open file.
+            start: offset of the part.
+            size: bytes of the part.
+            holes: begin and end of each hole of the file, ascending. The caller knows them: with SEEK_HOLE, tmpfs
+                visits every page before a hole, and other filesystems have returned wrong offsets.
         """
         if size >= _LARGE:
             self.flush()
@@ -70,7 +70,7 @@ class Stream:
             size -= done
 
     def flush(self) -> None:
-        """Writes what was collected."""
+        """Write the buffer."""
         left = self._buffer[: self._fill]
         while left:
             self._check()
@@ -124,29 +124,29 @@ class Stream:
         return os.write(self._fd, data)
 
     def _wait(self) -> None:
-        """Waits a moment for room in a pipe."""
+        """Wait until a pipe has room, or for a short time."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         poll.poll(_POLL_MILLISECONDS)
 
 
 @contextlib.contextmanager
-def copied_file(folder: int, name: bytes, new: bytes, check: Callable[[], None]) -> Iterator[int]:
-    """A descriptor of a new file with the content of another one in the same directory.
+def copied_file(directory_fd: int, name: bytes, new: bytes, check: Callable[[], None]) -> Iterator[int]:
+    """Copy a file in its directory, and yield the open copy.
 
     Args:
-        folder: the directory.
-        name: of a regular file.
-        new: the name of the copy, which is nobody's yet.
+        directory_fd: open directory.
+        name: name of a regular file.
+        new: name of the copy, which must not exist.
         check: see `Stream`.
 
     Raises:
-        OSError: it cannot be copied.
+        OSError: the file cannot be copied.
     """
-    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        target = os.open(new, flags, 0o600, dir_fd=folder)
+        target = os.open(new, flags, 0o600, dir_fd=directory_fd)
         try:
             stream = Stream(target, check)
             stream.copy(source, 0, os.fstat(source).st_size)
