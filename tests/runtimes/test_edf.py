@@ -47,7 +47,7 @@ IMAGES = {
 
 
 @pytest.mark.parametrize("text", IMAGES)
-def test_the_image_of_an_environment(edf: Path, text: str) -> None:
+def test_image_of_environment_is_expanded(edf: Path, text: str) -> None:
     write(edf, it=text, base='image = "base:1"', second='image = "second:2"', deep='base_environment = "base"')
     assert load(edf, "it", REGISTRY="registry.example.org", NAME="app").image == IMAGES[text]
 
@@ -64,12 +64,12 @@ def test_the_image_of_an_environment(edf: Path, text: str) -> None:
         ("docker://debian:12", None),
     ],
 )
-def test_an_image_that_is_a_file_is_itself(edf: Path, image: str, path: str | None) -> None:
+def test_image_that_is_a_file_has_path(edf: Path, image: str, path: str | None) -> None:
     write(edf, it=f'image = "{image}"')
     assert load(edf, "it", DIR="/scratch").image_file == path
 
 
-def test_what_is_not_ours_is_kept_and_merged(edf: Path) -> None:
+def test_other_keys_are_kept_and_merged(edf: Path) -> None:
     write(
         edf,
         base='workdir = "/w"\nmounts = ["/a:/a"]\nwritable = false\n[env]\nA = "1"\nB = "2"',
@@ -87,7 +87,7 @@ def test_what_is_not_ours_is_kept_and_merged(edf: Path) -> None:
     assert [Path(path).name for path in found.inherited] == ["base.toml"]
 
 
-def test_the_search_path(edf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_found_in_search_path(edf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     (home / ".edf").mkdir(parents=True)
     write(home / ".edf", mine='image = "home:1"')
@@ -130,21 +130,21 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told(edf: Path, name: str) -> None:
+def test_error_describes_invalid_environment(edf: Path, name: str) -> None:
     files, words = WRONG[name]
     write(edf, **files)
     with pytest.raises(InvalidSetting, match=words):
         load(edf, "it")
 
 
-def test_a_diamond_is_no_circle(edf: Path) -> None:
+def test_shared_base_environment_is_no_loop(edf: Path) -> None:
     write(
         edf, it='base_environment = ["l", "r"]', l='base_environment = "b"', r='base_environment = "b"', b='image = "b"'
     )
     assert load(edf, "it").image == "b"
 
 
-async def test_warm_and_pull_take_environments(registry: FaultyRegistry, edf: Path, tmp_path: Path) -> None:
+async def test_warm_and_pull_accept_environments(registry: FaultyRegistry, edf: Path, tmp_path: Path) -> None:
     reference = publish(registry, [file("a", b"1")], name="team/app")
     image = tmp_path / "there.sqsh"
     image.write_bytes(b"")
@@ -169,14 +169,14 @@ async def test_warm_and_pull_take_environments(registry: FaultyRegistry, edf: Pa
     for arguments, words in (
         (["pull", "--edf", "two"], "nothing to pull"),
         (["pull", "--edf", "three"], "no image"),
-        (["pull", "--edf", "gone"], "no such image"),
-        (["warm", "--edf", "gone"], "no such image"),
+        (["pull", "--edf", "gone"], "does not exist"),
+        (["warm", "--edf", "gone"], "does not exist"),
         (["pull", "--edf", "one", reference], "not allowed with"),
     ):
         ended = await run(*arguments, cache=cache, **settings)
         assert (ended.code, words in ended.err) == (3, True), ended.err
 
 
-def test_a_program_can_ask_too(edf: Path) -> None:
+def test_library_loads_environments(edf: Path) -> None:
     write(edf, it='image = "debian:12"')
     assert fastpull.runtimes.EnvironmentFile.load(str(edf / "it.toml"), {}).image == "debian:12"

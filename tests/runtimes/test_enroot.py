@@ -35,7 +35,7 @@ def texts(**config: Any) -> dict[str, str]:
     return {one.path.decode(): one.content.decode() for one in additions.inside if isinstance(one, AddedFile)}
 
 
-def test_golden_texts_of_an_image_with_everything() -> None:
+def test_golden_texts_of_full_config() -> None:
     assert texts(
         Env=["PATH=/usr/bin:/bin", "A=two words", "EMPTY="],
         Entrypoint=["/opt/entry point.sh", "--flag=it's"],
@@ -72,7 +72,7 @@ def test_golden_texts_of_an_image_with_everything() -> None:
     }
 
 
-def test_golden_texts_of_an_image_that_says_nothing() -> None:
+def test_golden_texts_of_empty_config() -> None:
     found = texts()
     assert (found["etc/fstab"], found["etc/environment"], found["etc/rc.local"]) == ("", "", RC_LOCAL)
     assert found["etc/rc"] == (
@@ -142,7 +142,7 @@ def evaluate(
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("name", MATRIX)
-def test_rc_gives_every_word_to_the_program_as_the_image_has_it(shell: str, name: str, tmp_path: Path) -> None:
+def test_rc_passes_every_word_unchanged(shell: str, name: str, tmp_path: Path) -> None:
     entrypoint, cmd, arguments, expected = MATRIX[name]
     ended = evaluate(shell, texts(Entrypoint=entrypoint, Cmd=cmd)["etc/rc"], arguments, tmp_path)
     assert ended.returncode == 0, ended.stderr
@@ -150,14 +150,14 @@ def test_rc_gives_every_word_to_the_program_as_the_image_has_it(shell: str, name
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_rc_local_can_take_the_entrypoint_away_as_pyxis_does(shell: str, tmp_path: Path) -> None:
+def test_rc_local_can_remove_entrypoint_as_pyxis_does(shell: str, tmp_path: Path) -> None:
     rc = texts(Entrypoint=["/no/such/program"])["etc/rc"]
     ended = evaluate(shell, rc, ["echo", "two words"], tmp_path, rc_local='exec "$@"\n')
     assert (ended.returncode, ended.stdout) == (0, "two words\n")
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "$HOME", "`id`", "$(touch x)", '"; touch x; "', "a\\b", "it's"])
-def test_rc_starts_in_the_working_directory_whatever_its_name(name: str, tmp_path: Path) -> None:
+def test_rc_starts_in_working_directory_of_any_name(name: str, tmp_path: Path) -> None:
     directory = str(tmp_path / "work" / name)
     rc = texts(
         WorkingDir=directory, Cmd=[sys.executable, "-c", "import os; print(os.getcwd(), os.environ.get('OLDPWD'))"]
@@ -167,13 +167,13 @@ def test_rc_starts_in_the_working_directory_whatever_its_name(name: str, tmp_pat
     assert not list(tmp_path.rglob("x"))
 
 
-def test_rc_ends_with_1_where_there_is_no_working_directory(tmp_path: Path) -> None:
+def test_rc_exits_with_1_without_working_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = evaluate("sh", texts(WorkingDir=f"{tmp_path}/file/below")["etc/rc"], ["true"], tmp_path)
     assert ended.returncode == 1
 
 
-def test_no_label_becomes_a_command(tmp_path: Path) -> None:
+def test_labels_never_become_commands(tmp_path: Path) -> None:
     labels = {"a\ntouch x": "b\ntouch x", "c": "d\r\ntouch x"}
     ended = evaluate("sh", texts(Labels=labels)["etc/rc"], ["pwd"], tmp_path)
     assert ended.returncode == 0
@@ -182,7 +182,7 @@ def test_no_label_becomes_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.peer("bash")
-def test_words_are_quoted_as_bash_quotes_them() -> None:
+def test_words_are_quoted_as_in_bash() -> None:
     words = [word for word in AWKWARD if word.isprintable()]
     script = 'for word in "$@"; do printf "%s\\n" "${word@Q}"; done'
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
@@ -198,7 +198,7 @@ def test_words_are_quoted_as_bash_quotes_them() -> None:
         ({"Volumes": {"/a b": {}}}, "no plain absolute paths are left out: '/a b'"),
     ],
 )
-def test_what_enroot_cannot_express_is_told(config: dict[str, Any], words: str) -> None:
+def test_warning_names_what_enroot_cannot_express(config: dict[str, Any], words: str) -> None:
     assert words in " ".join(Enroot().additions(image_of(**config), {}).warnings)
 
 
@@ -206,7 +206,7 @@ def test_what_enroot_cannot_express_is_told(config: dict[str, Any], words: str) 
     "config",
     [{"WorkingDir": "relative"}, {"Cmd": ["a\0b"]}, {"Env": ["=x"]}, {"User": "\ud800"}],
 )
-def test_what_no_process_can_be_given_is_refused(config: dict[str, Any]) -> None:
+def test_config_that_no_process_can_be_given_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(MalformedDocument):
         Enroot().required_files(image_of(**config))
 
@@ -216,7 +216,7 @@ def test_what_no_process_can_be_given_is_refused(config: dict[str, Any]) -> None
 
 @pytest.mark.peer("unsquashfs")
 @pytest.mark.root
-async def test_the_squashfs_belongs_to_one_user_has_the_files_and_no_devices(
+async def test_squashfs_for_enroot_has_one_owner_added_files_and_no_devices(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(
@@ -266,7 +266,7 @@ URIS = {
 
 
 @pytest.mark.parametrize("uri", URIS)
-def test_uris(uri: str) -> None:
+def test_enroot_uris_are_parsed(uri: str) -> None:
     found = EnrootUri.parse(uri)
     assert (str(found.reference), found.user, found.filename) == URIS[uri]
 
@@ -274,12 +274,12 @@ def test_uris(uri: str) -> None:
 @pytest.mark.parametrize(
     "uri", ["debian", "dockerd://debian", "podman://debian", "docker://", "docker://A:b", "docker://#a"]
 )
-def test_what_is_no_uri(uri: str) -> None:
+def test_invalid_enroot_uri_is_refused(uri: str) -> None:
     with pytest.raises(InvalidReference):
         EnrootUri.parse(uri)
 
 
-def test_settings_of_files_and_environment(tmp_path: Path) -> None:
+def test_environment_overrides_settings_of_files(tmp_path: Path) -> None:
     (tmp_path / "enroot.conf").write_text(
         "#ENROOT_MAX_PROCESSORS 1\n"
         "ENROOT_CACHE_PATH /raid/user-$(id -u)/${NOTHING:-cache}\n"
@@ -310,7 +310,7 @@ def test_settings_of_files_and_environment(tmp_path: Path) -> None:
         ("-comp xz -processors 4", "xz", 0),
     ],
 )
-def test_squash_options(options: str, compression: str | None, notes: int, tmp_path: Path) -> None:
+def test_squash_options_are_translated(options: str, compression: str | None, notes: int, tmp_path: Path) -> None:
     found = EnrootSettings.load({"ENROOT_SYSCONF_PATH": str(tmp_path), "ENROOT_SQUASH_OPTIONS": options})
     assert (found.compression, len(found.notes)) == (compression, notes)
 
@@ -323,12 +323,12 @@ def test_no_shell_is_run_for_a_setting(value: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("off", ["n", "no", "N", "NO", "No", "f", "false", "F", "False", "FALSE"])
-def test_what_enroot_takes_for_no(off: str, tmp_path: Path) -> None:
+def test_false_values_are_those_of_enroot(off: str, tmp_path: Path) -> None:
     found = EnrootSettings.load({"ENROOT_SYSCONF_PATH": str(tmp_path), "ENROOT_ALLOW_HTTP": off})
     assert found.insecure is None
 
 
-async def test_import_and_digest_as_enroot_s_own_command(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_import_and_digest_behave_as_in_enroot(registry: FaultyRegistry, tmp_path: Path) -> None:
     reference = publish(registry, [file("a", b"1")], name="team/app", config={"Cmd": ["true"]})
     uri = "docker://" + reference.replace("/", "#", 1)
     cache, where = str(tmp_path / "cache"), tmp_path / "where"
@@ -363,9 +363,7 @@ async def test_import_and_digest_as_enroot_s_own_command(registry: FaultyRegistr
     assert (wrong.code, "[ERROR]" in wrong.err) == (3, True)
 
 
-async def test_what_fastpull_is_told_itself_counts_more_than_enroot_s_settings(
-    registry: FaultyRegistry, tmp_path: Path
-) -> None:
+async def test_settings_of_fastpull_override_those_of_enroot(registry: FaultyRegistry, tmp_path: Path) -> None:
     uri = "docker://" + publish(registry, [file("a", b"1")]).replace("/", "#", 1)
     (tmp_path / "fastpull").mkdir()
     (tmp_path / "fastpull/config.toml").write_text('block_size = "64K"\n')
@@ -385,9 +383,7 @@ async def test_what_fastpull_is_told_itself_counts_more_than_enroot_s_settings(
 
 
 @pytest.mark.root
-async def test_a_rootfs_for_enroot_starts_by_its_rc(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
-) -> None:
+async def test_rootfs_for_enroot_starts_by_its_rc(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     """``enroot start`` runs ``$SHELL /etc/rc`` in the root filesystem; so does this, with the host's own programs."""
     bash = Path(shutil.which("bash") or "")
 

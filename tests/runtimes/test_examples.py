@@ -47,7 +47,7 @@ async def example(name: str, *arguments: str, cache: Path) -> subprocess.Complet
 
 
 @pytest.mark.root
-async def test_the_runtime_starts_an_image(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_runtime_starts_image(registry: FaultyRegistry, tmp_path: Path) -> None:
     config = {
         "Entrypoint": ["/bin/sh", "-c", 'echo "$PWD $GREETING $*"; [ $$ = 1 ] && exit 7', "name"],
         "Cmd": ["from cmd"],
@@ -65,7 +65,7 @@ async def test_the_runtime_starts_an_image(registry: FaultyRegistry, tmp_path: P
     assert (missing.returncode, missing.stdout) == (11, "")
 
 
-async def test_the_profile_of_the_library_s_page(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_profile_of_library_page_works(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     page = (ROOT / "docs/library.md").read_text()
     block = next(text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Stamped" in text)
     names: dict[str, Any] = {}
@@ -77,7 +77,7 @@ async def test_the_profile_of_the_library_s_page(registry: FaultyRegistry, setti
     assert (tmp_path / "out/proc").is_dir()
 
 
-async def test_the_service_warms_what_its_list_has(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_service_warms_listed_images(registry: FaultyRegistry, tmp_path: Path) -> None:
     reference = publish(registry, [file("a", b"1")])
     wanted = tmp_path / "list"
     wanted.write_text(f"# images\n{reference}\n{registry.address}/no/such:v1\n")
@@ -88,7 +88,7 @@ async def test_the_service_warms_what_its_list_has(registry: FaultyRegistry, tmp
     assert (ended.returncode, lines[-1]["failed"]) == (1, 1)
 
 
-async def test_the_service_goes_on_until_it_is_told_to_stop(registry: FaultyRegistry, tmp_path: Path) -> None:
+async def test_service_runs_until_terminated(registry: FaultyRegistry, tmp_path: Path) -> None:
     wanted = tmp_path / "list"
     wanted.write_text(publish(registry, [file("a", b"1")]))
     process = await asyncio.create_subprocess_exec(

@@ -127,13 +127,13 @@ CHECKS: dict[str, Callable[[Image, dict[str, bytes]], None]] = {
 }
 
 
-def test_every_profile_has_a_check() -> None:
+def test_every_profile_has_check() -> None:
     assert CHECKS.keys() == set(RUNTIMES)
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_no_file_of_a_profile_says_more_than_the_image_may(place: str, text: str) -> None:
+def test_added_files_contain_no_injected_lines(place: str, text: str) -> None:
     image = image_of(**PLACES[place](HOSTILE[text]))
     for name, check in CHECKS.items():
         additions = additions_of(name, image)
@@ -154,7 +154,7 @@ def test_no_file_of_a_profile_says_more_than_the_image_may(place: str, text: str
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_what_is_left_out_is_told(place: str, text: str) -> None:
+def test_warning_names_what_is_left_out(place: str, text: str) -> None:
     """Variables of several lines, and volumes that are no plain paths, are left out with a warning."""
     image = image_of(**PLACES[place](HOSTILE[text]))
     for name in RUNTIMES:
@@ -179,13 +179,13 @@ def check_warnings(name: str, image: Image, additions: Additions) -> None:
 
 @pytest.mark.parametrize("place", ["a label", "the name of a label", "the source", "the entrypoint", "the command"])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_shell_runs_nothing_of_a_text_in_rc(place: str, text: str, tmp_path: Path) -> None:
+def test_rc_text_is_never_run_by_shell(place: str, text: str, tmp_path: Path) -> None:
     fields = {"Entrypoint": ["/bin/true"], **PLACES[place](HOSTILE[text])}
     run_rc(image_of(**fields), tmp_path)
 
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if len(HOSTILE[text]) < 200])
-def test_a_shell_runs_nothing_of_a_working_directory(text: str, tmp_path: Path) -> None:
+def test_working_directory_is_never_run_by_shell(text: str, tmp_path: Path) -> None:
     inner = HOSTILE[text].replace("..", "up")
     run_rc(image_of(WorkingDir=f"{tmp_path}/work/{inner}", Cmd=["/bin/true"]), tmp_path)
     assert Path(f"{tmp_path}/work/{inner}").is_dir()
@@ -223,7 +223,7 @@ def test_lines_of_users_end_at_line_feeds_only(separator: str) -> None:
 # --- annotations
 
 
-def test_labels_are_no_instructions_to_a_runtime() -> None:
+def test_labels_never_instruct_runtimes() -> None:
     labels = {
         "run.oci.hooks.stdout": "/root/x",
         "Run.OCI.handler": "krun",
@@ -242,7 +242,7 @@ def test_labels_are_no_instructions_to_a_runtime() -> None:
     assert "and 3 more" in warning
 
 
-def test_no_volume_takes_the_place_of_a_runtime_s_mount() -> None:
+def test_volumes_never_cover_mounts_of_runtime() -> None:
     volumes = ["/proc", "/sys/kernel", "/dev/./", "//sys", "/dev/shm/x", "/processes"]
     additions = Bundle(Caller(0, 0)).additions(image_of(Volumes={volume: {} for volume in volumes}), {})
     destinations = [mount["destination"] for mount in json.loads(files_of(additions)["config.json"])["mounts"]]
@@ -270,7 +270,7 @@ LINKS: dict[str, tuple[list[Member], str, str | None]] = {
 
 @pytest.mark.parametrize("name", LINKS)
 @pytest.mark.parametrize("runtime", ["enroot", "charliecloud", "bundle"])
-async def test_volumes_stand_where_links_inside_the_image_lead(
+async def test_volumes_are_resolved_inside_image(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str, runtime: str
 ) -> None:
     """enroot binds ``${ENROOT_ROOTFS}/VOLUME`` outside the image, where its links would lead to the host."""
@@ -295,7 +295,7 @@ async def test_volumes_stand_where_links_inside_the_image_lead(
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_text_in_one_line(text: str) -> None:
+def test_one_line_texts_are_recognised(text: str) -> None:
     assert is_one_line(as_one_line(HOSTILE[text]))
     assert as_one_line(HOSTILE[text]).isprintable()
 
@@ -321,5 +321,5 @@ def test_a_text_in_one_line(text: str) -> None:
     ],
     ids=lambda value: ascii(value)[:20],
 )
-def test_plain_paths(path: str, expected: bool) -> None:
+def test_plain_paths_are_recognised(path: str, expected: bool) -> None:
     assert is_plain_path(path) == expected

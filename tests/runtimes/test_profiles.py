@@ -67,7 +67,7 @@ PLACES: dict[str, tuple[list[Member], str, str, bytes | None]] = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_paths_are_resolved_inside_the_tree(name: str) -> None:
+def test_paths_are_resolved_inside_tree(name: str) -> None:
     members, path, expected, blocked = PLACES[name]
     place = merge([index(*members)]).locate(path.encode())
     assert (place.path, place.blocked) == (expected.encode(), blocked or b"")
@@ -75,7 +75,7 @@ def test_paths_are_resolved_inside_the_tree(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", "image.tar", "image.sqsh"])
 @pytest.mark.parametrize("target", ["/canary", "../canary", "../../../../canary", "canary/deep"])
-async def test_links_lead_no_file_of_a_profile_out_of_the_root(
+async def test_symlinks_never_lead_added_files_out_of_root(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str, target: str
 ) -> None:
     canary = tmp_path / "canary"
@@ -111,7 +111,7 @@ async def test_links_lead_no_file_of_a_profile_out_of_the_root(
     ],
     ids=lambda value: ascii(value)[:40],
 )
-async def test_what_cannot_be_is_refused_and_nothing_is_left(
+async def test_impossible_addition_is_refused_and_leaves_nothing(
     registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -127,7 +127,7 @@ async def test_what_cannot_be_is_refused_and_nothing_is_left(
     assert os.listdir(outputs) == []
 
 
-async def test_the_image_s_own_files_stay_where_a_profile_only_fills_gaps(
+async def test_existing_files_stay_if_profile_does_not_replace(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     members = [
@@ -146,7 +146,7 @@ async def test_the_image_s_own_files_stay_where_a_profile_only_fills_gaps(
 
 
 @pytest.mark.parametrize("name", ["out", "out.tar", "out.sqsh"])
-async def test_the_same_image_gives_the_same_output(
+async def test_same_image_gives_same_output_for_runtimes(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str
 ) -> None:
     layers = [[file("a", b"1"), hardlink("b", "a"), folder("etc")], [whiteout("a"), opaque("etc"), file("etc/c", b"2")]]
@@ -190,7 +190,7 @@ class Writes:
         (AddedFile(b"a/x", b"1"), AddedDirectory(b"a/x", "it"), True),
     ],
 )
-async def test_profiles_that_want_different_things_at_one_place_are_refused(
+async def test_profiles_with_conflicting_additions_are_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, one: Any, other: Any, collide: bool
 ) -> None:
     members = [folder("a"), symlink("link", "a")]
@@ -203,7 +203,7 @@ async def test_profiles_that_want_different_things_at_one_place_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_runtimes_by_name() -> None:
+def test_profiles_are_selected_by_name() -> None:
     assert [one.name for one in profiles_for(["plain", "enroot", "plain"])] == ["plain", "enroot"]
     assert {one.name for name in RUNTIMES for one in profiles_for([name])} == set(RUNTIMES)
     for names_ in (["docker"], ["bundle", "shifter"]):
@@ -243,7 +243,7 @@ USERS: dict[str, ProcessUser | None] = {
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_users_are_looked_up_in_the_image(user: str) -> None:
+def test_users_are_looked_up_in_image(user: str) -> None:
     image, expected = image_of(User=user), USERS[user]
     if expected is None:
         with pytest.raises(MalformedDocument):
@@ -258,7 +258,7 @@ def config_of(profile: Bundle, files: dict[bytes, bytes | None] | None = None, *
     return json.loads(content)
 
 
-def test_a_bundle_s_config_is_made_by_the_conversion_s_rules() -> None:
+def test_bundle_config_follows_conversion_rules() -> None:
     top = {
         "architecture": "arm64",
         "variant": "v8",
@@ -301,7 +301,7 @@ def test_a_bundle_s_config_is_made_by_the_conversion_s_rules() -> None:
     assert "uidMappings" not in config["linux"]
 
 
-def test_a_plain_user_s_bundle_has_a_user_namespace() -> None:
+def test_bundle_of_unprivileged_user_has_user_namespace() -> None:
     config = config_of(Bundle(Caller(1000, 100)))
     assert config["linux"]["uidMappings"] == [{"containerID": 0, "hostID": 1000, "size": 1}]
     assert config["linux"]["gidMappings"] == [{"containerID": 0, "hostID": 100, "size": 1}]
@@ -309,7 +309,7 @@ def test_a_plain_user_s_bundle_has_a_user_namespace() -> None:
     assert ("user" in kinds, "network" in kinds) == (True, False)
 
 
-def test_a_plain_user_with_subordinate_ids_can_be_the_image_s_user() -> None:
+def test_subordinate_ids_allow_user_of_image() -> None:
     caller = Caller(1000, 100, (100000, 65536), (200000, 65536))
     image = image_of(User="ann")
     additions = Bundle(caller).additions(image, {PASSWD: PASSWORDS, GROUP: GROUPS})
@@ -334,7 +334,7 @@ def test_a_plain_user_with_subordinate_ids_can_be_the_image_s_user() -> None:
     ],
     ids=["files", "links", "behind large files"],
 )
-async def test_a_bundle_finds_its_user_in_the_files_of_the_merged_tree(
+async def test_bundle_user_is_looked_up_in_merged_tree(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, members: list[Member]
 ) -> None:
     below = [file("etc/passwd", b"ann:x:1:1::/:\n"), file("etc/group", b"")]
@@ -362,7 +362,7 @@ async def test_a_bundle_finds_its_user_in_the_files_of_the_merged_tree(
     ],
     ids=["a link out", "a link up", "a directory", "a circle", "5 MiB", "no text"],
 )
-async def test_a_bundle_whose_user_is_nowhere_is_refused(
+async def test_bundle_with_unknown_user_is_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, members: list[Member], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -371,7 +371,7 @@ async def test_a_bundle_whose_user_is_nowhere_is_refused(
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
 
 
-async def test_a_bundle_replaces_nothing_and_has_to_be_a_directory(
+async def test_bundle_needs_directory_and_replaces_nothing(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "there").mkdir()
@@ -384,7 +384,7 @@ async def test_a_bundle_replaces_nothing_and_has_to_be_a_directory(
     assert sorted(os.listdir(tmp_path)) == ["cache", "there"] or sorted(os.listdir(tmp_path)) == ["there"]
 
 
-async def test_thousands_of_variables(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_thousands_of_variables_are_kept(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     env = [f"VARIABLE_{number}=value {number}" for number in range(20_000)]
     await pulled(registry, settings, tmp_path / "out", ["bundle", "enroot", "charliecloud"], [file("a")], Env=env)
     config = json.loads((tmp_path / "out/config.json").read_text())
@@ -396,7 +396,7 @@ async def test_thousands_of_variables(registry: FaultyRegistry, settings: Settin
 # --- Charliecloud
 
 
-def test_charliecloud_s_files() -> None:
+def test_files_of_charliecloud() -> None:
     image = image_of(
         Env=["Z=1", "A='quoted'", "B=it's", "N=two\nlines"],
         WorkingDir="/w",
@@ -425,7 +425,7 @@ def test_charliecloud_s_files() -> None:
 # --- Shifter
 
 
-def test_shifter_s_text() -> None:
+def test_text_of_shifter() -> None:
     image = image_of(Env=["A=b c", "N=1\n2"], Entrypoint=["/e", "x y"], Cmd=["c"], WorkingDir="/w", User="ann")
     additions = Shifter().additions(image, {})
     assert additions.sidecars == (
@@ -438,7 +438,7 @@ def test_shifter_s_text() -> None:
 
 
 @pytest.mark.peer("unsquashfs")
-async def test_shifter_s_pair(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_shifter_output_has_sidecar(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     await pulled(registry, settings, out / "0123abc.squashfs", ["shifter"], [file("a", uid=5)], Env=["A=b"])
@@ -456,7 +456,7 @@ async def test_shifter_s_pair(registry: FaultyRegistry, settings: Settings, tmp_
             await pulled(registry, settings, out / wrong, ["shifter"], [file("a")])
 
 
-async def test_an_image_for_another_architecture_is_dressed_like_any_other(
+async def test_image_for_other_architecture_gets_same_additions(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a")], architecture="arm64", config={})

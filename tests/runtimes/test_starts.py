@@ -85,7 +85,7 @@ def _pull(folder: Path, user: str) -> Outputs:
 @pytest.mark.parametrize(
     "start", [pytest.param(one, id=str(one), marks=pytest.mark.peer(*one.tools)) for one in STARTS]
 )
-def test_a_real_image_is_started(start: Start, outputs: dict[str, Outputs]) -> None:
+def test_runtime_starts_real_image(start: Start, outputs: dict[str, Outputs]) -> None:
     ended = run(start, outputs[start.user])
     reason = refusal(ended.stderr) if ended.returncode else None
     if reason:
@@ -106,7 +106,7 @@ def test_a_real_image_is_started(start: Start, outputs: dict[str, Outputs]) -> N
 @pytest.mark.root
 @pytest.mark.timeout(1200)
 @pytest.mark.peer("newuidmap", "runc")
-def test_a_user_with_subordinate_ids_starts_a_bundle_as_the_image_s_user(outputs: dict[str, Outputs]) -> None:
+def test_subordinate_ids_start_bundle_as_user_of_image(outputs: dict[str, Outputs]) -> None:
     home = outputs["user"].folder
     (home / "ids").write_text(f"{NOBODY}:100000:65536\n")
     with_ids = f"mount --bind {home}/ids /etc/subuid && mount --bind {home}/ids /etc/subgid"
@@ -127,11 +127,11 @@ def test_a_user_with_subordinate_ids_starts_a_bundle_as_the_image_s_user(outputs
 
 @pytest.mark.root
 @pytest.mark.timeout(1200)
-def test_a_squashfs_image_for_runtimes_is_the_same_whoever_makes_it(outputs: dict[str, Outputs]) -> None:
+def test_squashfs_for_runtimes_does_not_depend_on_user(outputs: dict[str, Outputs]) -> None:
     assert outputs["root"].squashfs.read_bytes() == outputs["user"].squashfs.read_bytes()
 
 
-def test_the_table_of_the_documentation_has_a_tick_for_what_is_started_and_for_nothing_else() -> None:
+def test_documented_ticks_equal_started_runtimes() -> None:
     rows = re.findall(
         r"^\| `?([^|`]+?)`? \| (bundle|directory|squashfs) \| (.) \| (.) \|", PAGE.read_text(), re.MULTILINE
     )

@@ -48,7 +48,7 @@ SIDE_OUTPUTS = ["--digest-file", "--trace", "--metrics"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["dir", "squashfs", "tar", "tar.zst"])
-async def test_no_output_replaces_what_is_neither_file_nor_directory(
+async def test_no_output_replaces_special_file(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str, form: str
 ) -> None:
     reference, path = publish(registry, [file("a")]), tmp_path / "out"
@@ -65,7 +65,7 @@ async def test_no_output_replaces_what_is_neither_file_nor_directory(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flag", SIDE_OUTPUTS)
-async def test_nor_does_a_file_beside_the_output(
+async def test_no_side_file_replaces_special_file(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str, flag: str
 ) -> None:
     reference, path = publish(registry, [file("a")]), tmp_path / "beside"
@@ -78,7 +78,7 @@ async def test_nor_does_a_file_beside_the_output(
     assert not (tmp_path / "out").exists()
 
 
-async def test_a_directory_never_replaces_a_file_nor_a_file_a_directory(
+async def test_directory_and_file_never_replace_each_other(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -95,7 +95,7 @@ async def test_a_directory_never_replaces_a_file_nor_a_file_a_directory(
 # --- directories that fastpull has not made
 
 
-async def test_a_foreign_directory_needs_two_words_and_is_told_what_would_go(
+async def test_foreign_directory_needs_two_options_and_error_names_entries(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference, out = publish(registry, [file("new")]), tmp_path / "out"
@@ -114,7 +114,7 @@ async def test_a_foreign_directory_needs_two_words_and_is_told_what_would_go(
     assert (await pull(reference, settings, "-o", out, "--force")).code == 0, "this one fastpull has made"
 
 
-async def test_a_library_s_caller_says_the_same(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_library_needs_same_options_to_replace_foreign_directory(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference, out = publish(registry, [file("new")]), tmp_path / "out"
     out.mkdir()
     (out / "mine").touch()
@@ -125,7 +125,7 @@ async def test_a_library_s_caller_says_the_same(registry: FaultyRegistry, settin
     assert names(out) == {"new"}
 
 
-async def test_a_home_is_not_replaced(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_home_is_not_replaced(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a")])
     (tmp_path / "homes/me").mkdir(parents=True)
     (tmp_path / "homes/me/thesis").touch()
@@ -145,7 +145,7 @@ async def test_a_home_is_not_replaced(registry: FaultyRegistry, settings: Settin
 @pytest.mark.parametrize(
     "output", ["cache/", "cache/out/", "cache/v1/blobs/", "link/", "link/new/", "cache/x.sqsh", "./", "around/"]
 )
-async def test_cache_and_output_stay_apart(
+async def test_output_in_or_around_cache_is_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, output: str
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -171,7 +171,7 @@ async def test_cache_and_output_stay_apart(
 
 @pytest.mark.root
 @pytest.mark.parametrize("what", ["rootfs/", "rootfs/inside/", "image.sqsh"])
-async def test_another_user_s_link_in_a_directory_for_all_is_not_followed(
+async def test_symlink_of_other_user_in_world_writable_directory_is_not_followed(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, what: str
 ) -> None:
     reference = publish(registry, [file("new")])
@@ -207,7 +207,7 @@ async def test_another_user_s_link_in_a_directory_for_all_is_not_followed(
         ("cache/x", "in the cache"),
     ],
 )
-async def test_a_file_that_cannot_be_is_said_before_the_pull(
+async def test_invalid_side_file_fails_before_pull(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, flag: str, path: str, words: str
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -221,7 +221,7 @@ async def test_a_file_that_cannot_be_is_said_before_the_pull(
 
 @pytest.mark.parametrize("flag", SIDE_OUTPUTS)
 @pytest.mark.parametrize("path", ["out/x", "out"])
-async def test_a_file_that_would_be_in_the_output_is_refused(
+async def test_side_file_inside_output_is_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, flag: str, path: str
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -233,7 +233,7 @@ async def test_a_file_that_would_be_in_the_output_is_refused(
 
 @pytest.mark.root
 @pytest.mark.parametrize("flag", SIDE_OUTPUTS)
-async def test_a_folder_that_may_not_be_written_to_is_said_before_the_pull(
+async def test_read_only_directory_of_side_file_fails_before_pull(
     registry: FaultyRegistry, shared_directory: Path, flag: str
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -246,7 +246,7 @@ async def test_a_folder_that_may_not_be_written_to_is_said_before_the_pull(
     assert not (shared_directory / "out").exists()
 
 
-async def test_two_files_beside_the_output_are_not_one(
+async def test_two_side_files_with_same_path_are_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     beside = tmp_path / "beside"
@@ -257,7 +257,7 @@ async def test_two_files_beside_the_output_are_not_one(
     assert not beside.exists()
 
 
-async def test_a_digest_is_written_only_when_the_output_is_complete_and_replaces_a_file_alone(
+async def test_digest_file_is_written_after_output_and_replaces_only_regular_file(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference, digest = publish(registry, [file("a")]), tmp_path / "digest"
@@ -275,7 +275,7 @@ async def test_a_digest_is_written_only_when_the_output_is_complete_and_replaces
 @pytest.mark.parametrize(
     ("name", "flags"), [("image.tar.gz", ()), ("image.tar.zst", ()), ("x", ("--format", "tar.gz"))]
 )
-async def test_compressed_tars_hold_the_plain_one(
+async def test_compressed_tar_contains_plain_tar(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str, flags: tuple[str, ...]
 ) -> None:
     reference = publish(registry, [file("big", b"abc" * 3_000_000), folder("d"), file("d/a", os.urandom(70_000))])
@@ -294,7 +294,7 @@ async def test_compressed_tars_hold_the_plain_one(
     assert (workers.code, (tmp_path / name).read_bytes() == content) == (0, True)
 
 
-async def test_a_compressed_tar_goes_to_standard_output_too(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_compressed_tar_can_go_to_standard_output(registry: FaultyRegistry, settings: Settings) -> None:
     reference = publish(registry, [file("a", b"x" * 5000)])
     process = await start("pull", "-q", reference, "-o", "-", "--format", "tar.gz", cache=settings.cache)
     out, err = await process.communicate()
@@ -304,7 +304,7 @@ async def test_a_compressed_tar_goes_to_standard_output_too(registry: FaultyRegi
 
 
 @pytest.mark.parametrize("name", ["foo.sqhs", "foo.sif", "foo.tar.xz"])
-async def test_a_mistyped_ending_makes_no_directory(
+async def test_mistyped_ending_creates_no_directory(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str
 ) -> None:
     reference = publish(registry, [file("a")])

@@ -67,7 +67,7 @@ def output_of(sink: fastpull.Sink) -> str:
 
 @pytest.mark.parametrize("make", SINKS)
 @pytest.mark.parametrize("sync", [False, True])
-async def test_what_is_there_is_left_as_it_is(
+async def test_unchanged_output_is_not_made_again(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make, sync: bool
 ) -> None:
     settings = replace(settings, sync=sync)
@@ -98,7 +98,7 @@ async def test_what_is_there_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("make", SINKS)
-async def test_another_image_is_never_taken_for_this_one(
+async def test_output_of_other_image_is_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make
 ) -> None:
     reference = publish(registry, ROOTFS)
@@ -126,7 +126,7 @@ async def test_another_image_is_never_taken_for_this_one(
         pytest.param(directory, {"owner": "keep"}, {"owner": "me"}, marks=pytest.mark.root),
     ],
 )
-async def test_the_same_image_made_in_another_way_is_another_output(
+async def test_output_with_other_options_is_refused(
     registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -151,7 +151,7 @@ async def test_the_same_image_made_in_another_way_is_another_output(
         await made(one)
 
 
-async def test_a_directory_is_no_file_and_a_file_no_directory(
+async def test_directory_and_file_of_same_image_differ(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, ROOTFS)
@@ -166,7 +166,7 @@ async def test_a_directory_is_no_file_and_a_file_no_directory(
 
 
 @pytest.mark.parametrize("make", FILES)
-async def test_a_file_that_was_written_to_is_not_taken_for_the_output(
+async def test_modified_file_is_not_unchanged_output(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make
 ) -> None:
     reference = publish(registry, ROOTFS)
@@ -177,7 +177,7 @@ async def test_a_file_that_was_written_to_is_not_taken_for_the_output(
         await pull(reference, make(tmp_path), settings)
 
 
-async def test_a_file_with_another_time_is_read_where_its_fingerprint_is_known(
+async def test_file_with_other_time_is_compared_by_fingerprint(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference, keeping = publish(registry, ROOTFS), replace(settings, keep_images=True)
@@ -193,7 +193,7 @@ async def test_a_file_with_another_time_is_read_where_its_fingerprint_is_known(
 
 
 @pytest.mark.parametrize("make", SINKS)
-async def test_what_a_power_cut_may_have_taken_is_not_believed(
+async def test_unsynced_output_of_earlier_boot_is_not_trusted(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = publish(registry, ROOTFS)
@@ -210,7 +210,7 @@ async def test_what_a_power_cut_may_have_taken_is_not_believed(
 
 @pytest.mark.root
 @pytest.mark.parametrize("make", SINKS)
-async def test_another_user_s_output_is_not_believed(
+async def test_output_of_other_user_is_not_trusted(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make
 ) -> None:
     reference = publish(registry, ROOTFS)
@@ -228,7 +228,7 @@ async def test_another_user_s_output_is_not_believed(
 
 
 @pytest.mark.parametrize("make", SINKS)
-async def test_a_copy_is_not_believed(registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make) -> None:
+async def test_marker_of_copy_is_invalid(registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make) -> None:
     """It may be of another time than what it says, or come out of an image."""
     reference = publish(registry, ROOTFS)
     await pull(reference, make(tmp_path), settings)
@@ -257,7 +257,7 @@ def forged(digest: str) -> bytes:
     ).encode()
 
 
-async def test_an_image_cannot_speak_for_fastpull(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_image_cannot_bring_its_own_marker(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     attribute = ((b"user.fastpull.image", forged("sha256:" + "f" * 64)), (b"user.kept", b"1"))
     reference = publish(
         registry, [folder("", xattrs=attribute), file("f", xattrs=attribute), folder("d", xattrs=attribute)]
@@ -273,7 +273,7 @@ async def test_an_image_cannot_speak_for_fastpull(registry: FaultyRegistry, sett
 
 
 @pytest.mark.root
-async def test_a_plain_user_s_read_only_root_has_a_marker(
+async def test_read_only_root_of_unprivileged_user_has_marker(
     registry: FaultyRegistry, settings: Settings, shared_directory: Path
 ) -> None:
     shared_directory.chmod(0o777)
@@ -285,7 +285,7 @@ async def test_a_plain_user_s_read_only_root_has_a_marker(
         assert ("already there" in ended.err) == expected
 
 
-async def test_where_attributes_have_no_place_the_output_is_made_without(
+async def test_output_has_no_marker_without_xattr_support(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -300,7 +300,7 @@ async def test_where_attributes_have_no_place_the_output_is_made_without(
         await pull(reference, make(tmp_path, force=True), settings)
 
 
-async def test_bundles_and_files_beside_an_image_are_known(
+async def test_bundles_and_sidecars_are_recognised_as_unchanged(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, ROOTFS)
@@ -329,7 +329,7 @@ class Own:
         return Additions(())
 
 
-async def test_what_a_caller_s_own_profile_has_made_is_made_again(
+async def test_output_of_own_profile_is_made_again(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a")])
@@ -341,7 +341,7 @@ async def test_what_a_caller_s_own_profile_has_made_is_made_again(
     await pull(reference, directory(tmp_path, force=True), settings, runtimes=[Own()])  # it is fastpull's, all the same
 
 
-async def test_the_tree_is_the_image_s_but_for_the_marker(
+async def test_tree_differs_from_image_only_by_marker(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     await pull(publish(registry, ROOTFS), directory(tmp_path), settings)
@@ -350,7 +350,7 @@ async def test_the_tree_is_the_image_s_but_for_the_marker(
     assert names(tmp_path / "out") == {"etc", "usr", "bin", "etc/name"}
 
 
-async def test_the_command_says_so(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_command_reports_unchanged_output(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, ROOTFS)
     arguments = ("pull", reference, "-o", tmp_path / "out.sqsh", "--digest-file", tmp_path / "digest")
     first = await run(*arguments, cache=settings.cache)
@@ -370,7 +370,7 @@ async def test_the_command_says_so(registry: FaultyRegistry, settings: Settings,
     assert (enroot.code, "File already exists" in enroot.err) == (31, True)
 
 
-async def test_an_output_that_is_there_needs_no_registry_where_the_cache_may_answer(
+async def test_unchanged_output_needs_no_registry_with_cached_tag(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, ROOTFS)

@@ -73,7 +73,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("parent", ["", "d/"])
-def test_names_of_any_length_can_be_hidden(tmp_path: Path, parent: str) -> None:
+def test_whiteouts_hide_names_of_any_length(tmp_path: Path, parent: str) -> None:
     long = [parent + "n" * size for size in range(249, 256)]
     lower = [file(f"{parent}stays"), *(file(name) for name in long)]
     markers = [whiteout(name) for name in long[:-1]] + [file(f"{parent}.wh.{'n' * 255}", b"a marker with content")]
@@ -81,12 +81,12 @@ def test_names_of_any_length_can_be_hidden(tmp_path: Path, parent: str) -> None:
     assert names(tmp_path / "out" / parent) == {"stays"}
 
 
-def test_a_long_name_below_a_whiteout_is_refused(tmp_path: Path) -> None:
+def test_long_name_below_whiteout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LayerError, match="below a whiteout"):
         write(tmp_path / "out", [file(f".wh.{'n' * 255}/x/y", b"content")])
 
 
-def test_files_below_links_of_their_own_layer_go_where_those_lead(tmp_path: Path) -> None:
+def test_files_below_symlinks_of_same_layer_are_written_to_target(tmp_path: Path) -> None:
     layer = [folder("usr/lib"), symlink("lib", "usr/lib"), file("lib/x", b"1"), file("lib/new/y", b"2"), file("usr/z")]
     write(tmp_path / "out", layer, [file("usr/lib/x", b"3"), file("lib/w", b"4")])
     assert names(tmp_path / "out") == {
@@ -103,7 +103,7 @@ def test_files_below_links_of_their_own_layer_go_where_those_lead(tmp_path: Path
     assert os.readlink(tmp_path / "out/lib") == "usr/lib"
 
 
-def test_files_have_their_content_mode_and_time(tmp_path: Path) -> None:
+def test_files_have_content_mode_and_time_of_image(tmp_path: Path) -> None:
     write(tmp_path / "out", [file("d/a", b"hello", mode=0o640, mtime=SOME_TIME), file("empty", mode=0o400, mtime=-5)])
     state = os.stat(tmp_path / "out/d/a")
     assert (tmp_path / "out/d/a").read_bytes() == b"hello"
@@ -112,14 +112,14 @@ def test_files_have_their_content_mode_and_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [100_000, 512, 700])
-def test_files_across_chunks_are_whole(tmp_path: Path, chunk: int) -> None:
+def test_files_across_chunks_are_complete(tmp_path: Path, chunk: int) -> None:
     contents = [os.urandom(size) for size in (0, 1, 511, 512, 513, 5000, 100_000)]
     write(tmp_path / "out", [file(f"f{number}", content) for number, content in enumerate(contents)], chunk=chunk)
     assert [(tmp_path / f"out/f{number}").read_bytes() for number in range(len(contents))] == contents
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
-def test_the_order_in_which_layers_arrive_does_not_matter(tmp_path: Path, order: list[int]) -> None:
+def test_order_of_layers_does_not_change_output(tmp_path: Path, order: list[int]) -> None:
     layers = [
         [
             folder("d", 0o711),
@@ -141,7 +141,7 @@ def test_the_order_in_which_layers_arrive_does_not_matter(tmp_path: Path, order:
     assert (tmp_path / "out/t2").read_bytes() == b"0"
 
 
-def test_layers_may_stream_side_by_side(tmp_path: Path) -> None:
+def test_layers_can_be_written_concurrently(tmp_path: Path) -> None:
     layers = [[file(f"d{n % 7}/f{n}", b"%d.%d" % (layer, n)) for n in range(300)] for layer in range(4)]
     sink = Directory(tmp_path / "out")
     sink.begin(Resources())
@@ -174,7 +174,7 @@ def test_layer_read_twice_counts_once(tmp_path: Path) -> None:
     assert (tmp_path / "out/a").read_bytes() == b"1"
 
 
-def test_links_share_one_inode(tmp_path: Path) -> None:
+def test_hard_links_share_one_inode(tmp_path: Path) -> None:
     report = write(
         tmp_path / "out",
         [file("a", b"x", mode=0o755), hardlink("d/b", "a"), symlink("s", "a"), hardlink("d/t", "s")],
@@ -186,7 +186,7 @@ def test_links_share_one_inode(tmp_path: Path) -> None:
     assert report.inodes == 4
 
 
-def test_names_are_bytes(tmp_path: Path) -> None:
+def test_names_are_arbitrary_bytes(tmp_path: Path) -> None:
     write(
         tmp_path / "out",
         [file(b"caf\xe9/\xff\xfe\n", b"x"), file(b"n" * 255), folder(b"\xc3\xa9"), symlink(b"l", b"\xff")],
@@ -195,7 +195,7 @@ def test_names_are_bytes(tmp_path: Path) -> None:
     assert os.readlink(os.fsencode(tmp_path / "out/l")) == b"\xff"
 
 
-def test_deep_paths_are_made(tmp_path: Path) -> None:
+def test_deep_paths_are_created(tmp_path: Path) -> None:
     deep, deeper = "/".join(["d"] * 60) + "/f", "/".join(["e"] * 254) + "/f"
     write(tmp_path / "out", [file(deep, b"1"), file(deeper, b"2")], [file(deeper, b"3")])
     assert (tmp_path / "out" / deeper).read_bytes() == b"3"
@@ -225,7 +225,7 @@ def test_sparse_files_keep_their_holes(tmp_path: Path) -> None:
 # --- directories
 
 
-def test_described_directories_have_their_mode_and_time_and_others_the_defaults(tmp_path: Path) -> None:
+def test_directories_without_entry_have_default_mode_and_time(tmp_path: Path) -> None:
     write(
         tmp_path / "out", [folder("", 0o711, mtime=7), folder("d", 0o1750, mtime=SOME_TIME), file("d/a"), file("i/b")]
     )
@@ -234,7 +234,7 @@ def test_described_directories_have_their_mode_and_time_and_others_the_defaults(
     assert [state.st_mtime for state in states.values()] == [7, SOME_TIME, 0]
 
 
-def test_the_umask_and_a_shared_parent_do_not_matter(tmp_path: Path) -> None:
+def test_umask_and_parent_attributes_do_not_change_output(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o2777)
     before = os.umask(0o077)
     try:
@@ -248,7 +248,7 @@ def test_the_umask_and_a_shared_parent_do_not_matter(tmp_path: Path) -> None:
 # --- ownership
 
 
-def test_who_is_not_to_keep_owners_gets_a_usable_tree(tmp_path: Path) -> None:
+def test_owner_me_gives_usable_tree(tmp_path: Path) -> None:
     report = write(
         tmp_path / "out",
         [
@@ -278,7 +278,7 @@ def test_who_is_not_to_keep_owners_gets_a_usable_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_root_keeps_owners_devices_setuid_and_attributes(tmp_path: Path) -> None:
+def test_owner_keep_keeps_owners_devices_setuid_and_xattrs(tmp_path: Path) -> None:
     capability = bytes.fromhex("0100000200200000000000000000000000000000")
     write(
         tmp_path / "out",
@@ -313,7 +313,7 @@ def test_root_keeps_owners_devices_setuid_and_attributes(tmp_path: Path) -> None
     assert (found[b"big"].uid, found[b"big"].gid) == (4_000_000_000, 4_294_967_294)
 
 
-def test_attributes_that_belong_to_hosts_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_host_specific_xattrs_are_left_out_and_counted(tmp_path: Path) -> None:
     dropped = (
         (b"trusted.overlay.opaque", b"y"),
         (b"security.selinux", b"x"),
@@ -327,7 +327,7 @@ def test_attributes_that_belong_to_hosts_are_dropped_and_counted(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o444, 0o555, 0o644, 0o4555])
-def test_a_plain_user_keeps_attributes_of_files_that_may_not_be_written(mode: int) -> None:
+def test_unprivileged_user_keeps_xattrs_of_read_only_files(mode: int) -> None:
     attributes = ((b"user.a", b"1"), (b"user.b", b"2"))
     members = [
         file("f", b"x", mode=mode, xattrs=attributes, mtime=SOME_TIME),
@@ -370,7 +370,7 @@ def left_out_for_plain_user(destination: Path, members: list[Member]) -> str:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.E2BIG, errno.ERANGE])
 @pytest.mark.parametrize("member", [file, folder])
-def test_an_attribute_that_is_too_large_is_named(
+def test_error_names_xattr_that_is_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, member: Any
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -383,9 +383,7 @@ def test_an_attribute_that_is_too_large_is_named(
     assert not (tmp_path / "out").exists()
 
 
-def test_no_space_for_an_attribute_is_said_of_a_full_filesystem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_filesystem_is_reported_for_xattr_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -410,7 +408,7 @@ def few_links(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
 
 
 @pytest.mark.parametrize("names_of_each", [2, 4, 5, 13])
-def test_names_beyond_what_the_filesystem_allows_are_names_of_copies(
+def test_hard_links_beyond_limit_of_filesystem_become_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_of_each: int
 ) -> None:
     content = os.urandom(100_000)
@@ -438,7 +436,7 @@ def test_names_beyond_what_the_filesystem_allows_are_names_of_copies(
 
 
 @pytest.mark.slow
-def test_more_names_than_ext4_gives_a_file(tmp_path: Path) -> None:
+def test_hard_links_beyond_limit_of_ext4_become_copies(tmp_path: Path) -> None:
     count = 65_001
     members = [file("f", b"x"), *(hardlink(f"d{number % 8}/{number}", "f") for number in range(count - 1))]
     report = write(tmp_path / "out", members)
@@ -447,7 +445,7 @@ def test_more_names_than_ext4_gives_a_file(tmp_path: Path) -> None:
     assert sum(len(files) for _, _, files in os.walk(tmp_path / "out")) == count
 
 
-def test_links_of_left_out_devices_are_left_out(tmp_path: Path) -> None:
+def test_hard_links_to_left_out_devices_are_left_out(tmp_path: Path) -> None:
     report = write(tmp_path / "out", [device("a", 1, 3), hardlink("b", "a"), file("c")], owner="me")
     assert names(tmp_path / "out") == {"c"}
     assert report.left_out["devices"] == 1
@@ -456,13 +454,13 @@ def test_links_of_left_out_devices_are_left_out(tmp_path: Path) -> None:
 # --- the destination
 
 
-def test_an_empty_directory_is_replaced(tmp_path: Path) -> None:
+def test_empty_directory_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", [file("a")])
     assert names(tmp_path / "out") == {"a"}
 
 
-def test_a_directory_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_nonempty_directory_is_refused_before_staging(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("mine")
@@ -475,7 +473,7 @@ def test_a_directory_in_use_is_refused_before_anything_is_made(tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["rootfs", "foreign", "nothing"])
 @pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_directory_is_replaced_where_the_user_allows_it(
+def test_directory_is_replaced_if_rules_allow(
     tmp_path: Path, kind: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
@@ -493,7 +491,7 @@ def test_a_directory_is_replaced_where_the_user_allows_it(
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("there", ["rootfs", "nothing"])
 @pytest.mark.parametrize("comes", ["foreign", "file", "fifo"])
-def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
+def test_force_does_not_replace_other_kind_created_during_pull(
     tmp_path: Path, there: str, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
@@ -520,7 +518,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
 
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("comes", ["foreign", "another pull's"])
-def test_what_takes_the_place_in_the_last_moment_gets_it_back(
+def test_output_created_at_publication_is_swapped_back(
     tmp_path: Path, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the last look at what is there, and before the names are swapped; but for another pull's output."""
@@ -544,7 +542,7 @@ def test_what_takes_the_place_in_the_last_moment_gets_it_back(
     assert leftovers(tmp_path) == []
 
 
-def test_a_link_to_a_directory_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+def test_symlink_stays_and_its_target_directory_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     os.symlink("real", tmp_path / "out")
     write(tmp_path / "out", [file("a")])
@@ -552,13 +550,13 @@ def test_a_link_to_a_directory_stays_and_what_it_points_to_is_replaced(tmp_path:
     assert names(tmp_path / "real") == {"a"}
 
 
-def test_no_parent_no_output(tmp_path: Path) -> None:
+def test_missing_parent_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no such directory, make it first") as caught:
         write(tmp_path / "no/out", [file("a")])
     assert caught.value.exit_code == 31
 
 
-def test_the_current_directory_and_mount_points_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_directory_and_mount_points_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OutputError, match="current directory"):
         write(Path(), [file("a")])
@@ -567,7 +565,7 @@ def test_the_current_directory_and_mount_points_are_refused(tmp_path: Path, monk
             write(Path(mount), [file("a")])
 
 
-def test_what_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_output_created_during_pull_is_not_overwritten(tmp_path: Path) -> None:
     sink = Directory(tmp_path / "out")
     sink.begin(Resources())
     (tmp_path / "out").mkdir()
@@ -591,7 +589,7 @@ def test_abort_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_cancelled_commit_publishes_nothing_and_the_sink_can_begin_again(tmp_path: Path) -> None:
+def test_cancelled_commit_publishes_nothing_and_sink_can_restart(tmp_path: Path) -> None:
     def stream() -> Tree:
         sink.begin(Resources())
         scanner = LayerScanner("layer")
@@ -613,7 +611,7 @@ def test_a_cancelled_commit_publishes_nothing_and_the_sink_can_begin_again(tmp_p
     assert leftovers(tmp_path) == []
 
 
-def test_what_a_killed_pull_left_is_removed_by_the_next_and_a_running_one_is_spared(tmp_path: Path) -> None:
+def test_next_pull_removes_stale_staging_and_keeps_running_one(tmp_path: Path) -> None:
     dead, running = Directory(tmp_path / "out"), Directory(tmp_path / "out")
     dead.begin(Resources())
     os.close(dead._staging.fd)  # as death would do
@@ -627,7 +625,7 @@ def test_what_a_killed_pull_left_is_removed_by_the_next_and_a_running_one_is_spa
     dead._staging.fd = -1
 
 
-def test_what_only_looks_like_a_staging_is_left_alone(tmp_path: Path) -> None:
+def test_similar_name_is_not_removed_as_staging(tmp_path: Path) -> None:
     for name in (".out.fastpull-notes", ".out.fastpull-0123456", ".out.fastpull-012345678", ".outer.fastpull-01234567"):
         (tmp_path / name).mkdir()
     (tmp_path / ".out.fastpull-01234567").mkdir()
@@ -636,7 +634,7 @@ def test_what_only_looks_like_a_staging_is_left_alone(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 5
 
 
-def test_directories_around_the_current_one_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ancestors_of_current_directory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")
     for destination in (".", "..", "../..", str(tmp_path / "a")):
@@ -644,7 +642,7 @@ def test_directories_around_the_current_one_are_refused(tmp_path: Path, monkeypa
             write(Path(destination), [file("a")], force=True)
 
 
-def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_error_names_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class FailingFileWriter:
         failed = 0
 
@@ -664,9 +662,7 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_sync_reaches_the_disk_before_the_name_appears(
-    tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_completes_before_name_is_published(tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     def note(_: int) -> int:
@@ -683,7 +679,7 @@ def test_sync_reaches_the_disk_before_the_name_appears(
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("is_published", [True, False])
-def test_with_sync_what_comes_is_written_back_until_the_end(
+def test_sync_flushes_during_pull(
     tmp_path: Path, sync: bool, is_published: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked for on a descriptor of its own: who publishes is told of errors, too."""
@@ -712,9 +708,7 @@ def test_with_sync_what_comes_is_written_back_until_the_end(
         assert not thread.is_alive()
 
 
-def test_a_folder_that_cannot_be_opened_to_be_written_back_is_a_typed_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_to_open_directory_for_flusher_is_output_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -728,7 +722,7 @@ def test_a_folder_that_cannot_be_opened_to_be_written_back_is_a_typed_error(
 
 @pytest.mark.parametrize("there", ["folder", ""])
 @pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_name_that_cannot_be_made_durable_is_given_back(
+def test_failed_sync_of_name_restores_previous_output(
     tmp_path: Path, there: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"

@@ -36,7 +36,7 @@ def refuse_links(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", link)
 
 
-def test_the_file_appears_at_once_under_its_name_alone(tmp_path: Path) -> None:
+def test_published_file_is_complete_and_staging_is_gone(tmp_path: Path) -> None:
     staging = staged(tmp_path / "out")
     assert not (tmp_path / "out").exists()
     staging.publish(sync=False)
@@ -46,7 +46,7 @@ def test_the_file_appears_at_once_under_its_name_alone(tmp_path: Path) -> None:
     assert (staging.fd, staging.parent_fd) == (-1, -1)
 
 
-def test_its_mode_is_that_of_any_new_file(tmp_path: Path) -> None:
+def test_new_file_has_mode_of_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         staged(tmp_path / "out").publish(sync=False)
@@ -55,13 +55,13 @@ def test_its_mode_is_that_of_any_new_file(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "out").st_mode & 0o7777 == 0o640
 
 
-def test_it_can_be_read_and_written(tmp_path: Path) -> None:
+def test_staged_file_is_readable_and_writable(tmp_path: Path) -> None:
     staging = staged(tmp_path / "out", b"abc")
     assert os.pread(staging.fd, 10, 1) == b"bc"
     staging.remove()
 
 
-def test_a_file_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_existing_file_is_refused_before_staging(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"mine")
     with pytest.raises(OutputExists, match="--force"):
         staged(tmp_path / "out")
@@ -70,7 +70,7 @@ def test_a_file_in_use_is_refused_before_anything_is_made(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("kind", ["directory", "fifo"])
-def test_what_is_not_a_file_is_never_replaced(tmp_path: Path, kind: str, force: bool) -> None:
+def test_force_replaces_nothing_but_regular_files(tmp_path: Path, kind: str, force: bool) -> None:
     (os.mkdir if kind == "directory" else os.mkfifo)(tmp_path / "out")
     with pytest.raises(OutputError, match="directory exists" if kind == "directory" else "not a regular file"):
         staged(tmp_path / "out", force=force)
@@ -87,7 +87,7 @@ def test_force_replaces_a_file(tmp_path: Path, there: bool) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_force_replaces_a_file_and_leaves_nothing_of_it(tmp_path: Path, sync: bool) -> None:
+def test_force_removes_replaced_file(tmp_path: Path, sync: bool) -> None:
     (tmp_path / "out").write_bytes(b"old")
     staged(tmp_path / "out", force=True).publish(sync)
     assert (tmp_path / "out").read_bytes() == b"new"
@@ -97,7 +97,7 @@ def test_force_replaces_a_file_and_leaves_nothing_of_it(tmp_path: Path, sync: bo
 @pytest.mark.skipif("FASTPULL_NO_EXTENSIONS" in os.environ, reason="the Python reference cannot swap names")
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize("links", [True, False])
-def test_a_name_that_cannot_be_made_durable_is_given_back(
+def test_failed_sync_of_name_restores_previous_output(
     tmp_path: Path, there: bool, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if there:
@@ -119,7 +119,7 @@ def test_a_name_that_cannot_be_made_durable_is_given_back(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_what_appears_meanwhile_is_not_overwritten(
+def test_output_created_during_pull_is_not_overwritten(
     tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not links:
@@ -134,7 +134,7 @@ def test_what_appears_meanwhile_is_not_overwritten(
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
-def test_a_filesystem_without_links_will_do(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_works_without_hard_links(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_links(number, monkeypatch)
     staged(tmp_path / "out").publish(sync=False)
     assert (tmp_path / "out").read_bytes() == b"new"
@@ -143,7 +143,7 @@ def test_a_filesystem_without_links_will_do(tmp_path: Path, number: int, monkeyp
 
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("comes", ["directory", "fifo"])
-def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
+def test_force_does_not_replace_other_kind_created_during_pull(
     tmp_path: Path, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_exchange:
@@ -160,7 +160,7 @@ def test_what_takes_the_place_meanwhile_is_not_replaced_by_force(
 
 
 @pytest.mark.skipif("FASTPULL_NO_EXTENSIONS" in os.environ, reason="the Python reference cannot swap names")
-def test_what_takes_the_place_in_the_last_moment_gets_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_created_at_publication_is_swapped_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exchange = native.exchange
 
     def swap_first(*names: Any) -> int:
@@ -179,7 +179,7 @@ def test_what_takes_the_place_in_the_last_moment_gets_it_back(tmp_path: Path, mo
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+def test_symlink_stays_and_its_target_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     os.symlink("real", tmp_path / "out")
     staged(tmp_path / "out", force=True).publish(sync=False)
@@ -187,12 +187,12 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_bytes() == b"new"
 
 
-def test_no_parent_no_output(tmp_path: Path) -> None:
+def test_missing_parent_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no such directory, make it first"):
         staged(tmp_path / "no/out")
 
 
-def test_removing_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
+def test_remove_leaves_nothing_and_is_idempotent(tmp_path: Path) -> None:
     staging = staged(tmp_path / "out")
     staging.remove()
     staging.remove()
@@ -202,7 +202,7 @@ def test_removing_leaves_nothing_and_may_be_repeated(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_what_killed_pulls_left_is_removed_whatever_they_were_making_and_a_running_one_is_spared(
+def test_stale_stagings_of_any_kind_are_removed_and_running_one_is_kept(
     tmp_path: Path,
 ) -> None:
     dead, dead_directory = staged(tmp_path / "out"), Directory(tmp_path / "out")
@@ -222,9 +222,7 @@ def test_what_killed_pulls_left_is_removed_whatever_they_were_making_and_a_runni
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_sync_reaches_the_disk_before_the_name_appears(
-    tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_completes_before_name_is_published(tmp_path: Path, sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     staging = staged(tmp_path / "out")
     monkeypatch.setattr(os, "fsync", lambda fd: calls.append((fd == staging.parent_fd, (tmp_path / "out").exists())))
@@ -242,9 +240,7 @@ def become(staging: FileStaging, path: Path) -> bool:
 
 @pytest.mark.parametrize("force", [True, False])
 @pytest.mark.parametrize("sync", [True, False])
-def test_it_may_become_another_name_of_a_file(
-    tmp_path: Path, force: bool, sync: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_staging_can_become_hard_link(tmp_path: Path, force: bool, sync: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kept").write_bytes(b"kept")
     synced = []
     if force:
@@ -263,7 +259,7 @@ def test_it_may_become_another_name_of_a_file(
 
 @pytest.mark.skipif("FASTPULL_NO_EXTENSIONS" in os.environ, reason="the Python reference cannot swap names")
 @pytest.mark.parametrize("there", [True, False])
-def test_the_name_of_a_file_that_is_linked_is_given_back_too(
+def test_failed_sync_restores_previous_output_after_hard_link(
     tmp_path: Path, there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kept").write_bytes(b"kept")
@@ -285,7 +281,7 @@ def test_the_name_of_a_file_that_is_linked_is_given_back_too(
 
 
 @pytest.mark.parametrize("unnamed", [True, False])
-def test_spools_have_no_name(tmp_path: Path, unnamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spool_files_have_no_name(tmp_path: Path, unnamed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not unnamed:
         monkeypatch.setattr(
             file_staging, "_UNNAMED", os.O_RDONLY | os.O_DIRECTORY | os.O_CREAT

@@ -39,7 +39,7 @@ from fastpull.sinks.formats import format_of
         ("/", "dir"),
     ],
 )
-def test_a_name_stands_for_a_format(name: str, form: str) -> None:
+def test_name_selects_format(name: str, form: str) -> None:
     assert format_of(name) == form
 
 
@@ -57,7 +57,7 @@ def test_a_name_stands_for_a_format(name: str, form: str) -> None:
         ("a/rootfs.old", "unknown ending .old"),
     ],
 )
-def test_an_unknown_ending_is_no_directory(name: str, words: str) -> None:
+def test_unknown_ending_is_refused(name: str, words: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         format_of(name)
     assert words in str(caught.value)
@@ -66,7 +66,7 @@ def test_an_unknown_ending_is_no_directory(name: str, words: str) -> None:
     assert isinstance(fastpull.sink_for(name, form="dir"), fastpull.Directory)
 
 
-def test_a_directory_that_is_there_is_one_whatever_its_name(tmp_path: Path) -> None:
+def test_existing_directory_selects_directory_format(tmp_path: Path) -> None:
     (tmp_path / "rootfs.old").mkdir()
     (tmp_path / "file.old").touch()
     assert format_of(f"{tmp_path}/rootfs.old") == "dir"
@@ -86,7 +86,7 @@ def test_a_directory_that_is_there_is_one_whatever_its_name(tmp_path: Path) -> N
         ("x.tar.gz", "tar", None, None),
     ],
 )
-def test_a_tar_is_compressed_as_its_name_says(
+def test_name_selects_compression_of_tar(
     name: str, form: str | None, compression: str | None, expected: str | None
 ) -> None:
     sink = fastpull.sink_for(name, form=form, compression=compression)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_a_tar_is_compressed_as_its_name_says(
         ("x.tar.zst", "zstd:x", "levels of zstd are 1 to 22"),
     ],
 )
-def test_what_does_not_fit_the_name_is_refused(name: str, compression: str, words: str) -> None:
+def test_compression_that_contradicts_name_is_refused(name: str, compression: str, words: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         fastpull.sink_for(name, compression=compression)
     assert words in str(caught.value)

@@ -34,7 +34,7 @@ def opened(path: Path) -> int:
     return os.open(path, os.O_RDONLY)
 
 
-def test_a_marker_is_read_as_it_was_written() -> None:
+def test_marker_round_trip() -> None:
     marker = Marker(IDENTITY, 5, 7, synced=True, size=3, mtime_ns=9, fingerprint="ab")
     assert Marker.from_bytes(marker.to_bytes()) == marker
     unknown = replace(marker, identity=replace(IDENTITY, recipe=None))
@@ -66,7 +66,7 @@ def changed(**facts: Any) -> bytes:
         changed(boot=None),
     ],
 )
-def test_what_is_no_marker_is_none(content: bytes, tmp_path: Path) -> None:
+def test_invalid_marker_is_none(content: bytes, tmp_path: Path) -> None:
     assert Marker.from_bytes(content) is None
     if len(content) < 4000:
         os.setxattr(tmp_path, MARKER_NAME, content)
@@ -112,12 +112,12 @@ DIR, FILE = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644
         ({"fingerprint": "x"}, state_of(FILE, 1, size=4), False),
     ],
 )
-def test_who_and_what_is_believed(facts: dict[str, Any], state: Any, believed: bool) -> None:
+def test_marker_is_valid_only_for_unchanged_trusted_output(facts: dict[str, Any], state: Any, believed: bool) -> None:
     marker = replace(Marker(IDENTITY, 5, 7, synced=False, boot="now", size=3, mtime_ns=9), **facts)
     assert is_valid(marker, state, 1, "now") == believed
 
 
-def test_a_directory_s_marker_is_its_own(tmp_path: Path) -> None:
+def test_marker_of_directory_is_valid_only_for_that_directory(tmp_path: Path) -> None:
     fd = opened(tmp_path)
     assert read_marker(fd) is None
     assert not is_marked(fd)
@@ -134,7 +134,7 @@ def test_a_directory_s_marker_is_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_file_is_known_by_size_and_time_or_fingerprint(tmp_path: Path, is_known: bool) -> None:
+def test_file_is_recognised_by_size_and_time_or_fingerprint(tmp_path: Path, is_known: bool) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
     fd = opened(path)
@@ -150,7 +150,7 @@ def test_a_file_is_known_by_size_and_time_or_fingerprint(tmp_path: Path, is_know
     os.close(fd)
 
 
-def test_what_is_too_large_for_an_attribute_or_has_no_place_is_left_out(tmp_path: Path) -> None:
+def test_marker_that_cannot_be_stored_is_left_out(tmp_path: Path) -> None:
     fd = opened(tmp_path)
     write_marker(fd, Label(replace(IDENTITY, recipe={"source": "x" * 5000}), 3), synced=False)
     assert os.listxattr(tmp_path) == []

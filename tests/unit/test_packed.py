@@ -63,21 +63,21 @@ def unpacked(compression: str, content: bytes) -> bytes:
 @pytest.mark.parametrize("compression", ["gzip", "gzip:1", "zstd", "zstd:1"])
 @pytest.mark.parametrize("edge", [-1, 0, 1])
 @pytest.mark.parametrize("chunks", [0, 1, 3])
-def test_content_comes_back_whole(tmp_path: Path, compression: str, edge: int, chunks: int) -> None:
+def test_decompressed_stream_equals_content(tmp_path: Path, compression: str, edge: int, chunks: int) -> None:
     content = compressible(max(0, chunks * CHUNKS[compression[:4]] + edge))
     result = packed(tmp_path, compression, content)
     assert unpacked(compression, result) == content
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
-def test_the_bytes_depend_on_the_content_alone(tmp_path: Path, compression: str) -> None:
+def test_compressed_bytes_depend_only_on_content(tmp_path: Path, compression: str) -> None:
     content = compressible(9_000_000)
     first = packed(tmp_path, compression, content)
     for workers, piece, memory in ((1, 70_000, 0), (5, 9_000_000, 64 << 20), (3, 12_345, 1 << 20)):
         assert packed(tmp_path, compression, content, workers, piece, memory) == first
 
 
-def test_a_gzip_stream_is_one_member_about_as_small_as_gzip_s(tmp_path: Path) -> None:
+def test_gzip_stream_is_one_member_of_usual_size(tmp_path: Path) -> None:
     content = compressible(9_000_000)
     result = packed(tmp_path, "gzip:6", content)
     inflater = zlib.decompressobj(31)
@@ -88,7 +88,7 @@ def test_a_gzip_stream_is_one_member_about_as_small_as_gzip_s(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("compression", "program"), [("gzip", "gzip"), ("zstd", "zstd")])
-def test_the_usual_programs_read_it(tmp_path: Path, compression: str, program: str) -> None:
+def test_usual_programs_decompress_stream(tmp_path: Path, compression: str, program: str) -> None:
     content = compressible(5_000_000)
     result = packed(tmp_path, compression, content)
     try:
@@ -98,7 +98,7 @@ def test_the_usual_programs_read_it(tmp_path: Path, compression: str, program: s
     assert got == content
 
 
-def test_no_more_than_the_memory_allows_is_on_its_way(tmp_path: Path) -> None:
+def test_pending_chunks_respect_memory_limit(tmp_path: Path) -> None:
     waiting, gate = [], threading.Event()
 
     class Slow:
@@ -131,7 +131,7 @@ def test_no_more_than_the_memory_allows_is_on_its_way(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_a_failure_to_write_and_a_cancellation_come_through(tmp_path: Path) -> None:
+def test_write_error_and_cancellation_are_raised(tmp_path: Path) -> None:
     def cancel() -> None:
         raise Aborted
 

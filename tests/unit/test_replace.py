@@ -43,7 +43,7 @@ def directory(*entries: bytes, **facts: bool) -> ExistingOutput:
 
 
 @pytest.mark.parametrize("rules", [NO_RULES, FORCE, FOREIGN, BOTH])
-def test_what_a_directory_replaces(rules: ReplaceRules) -> None:
+def test_directory_replaces_only_what_rules_allow(rules: ReplaceRules) -> None:
     def outcome(present: ExistingOutput) -> type[OutputError] | None:
         try:
             check_directory(present, rules, "out")
@@ -65,7 +65,7 @@ def test_what_a_directory_replaces(rules: ReplaceRules) -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_what_a_file_replaces(force: bool) -> None:
+def test_file_replaces_only_regular_file_with_force(force: bool) -> None:
     def outcome(present: ExistingOutput) -> type[OutputError] | None:
         try:
             check_file(present, force=force, shown="out")
@@ -91,7 +91,7 @@ def test_what_a_file_replaces(force: bool) -> None:
         ([b"\x1b[2J\xff", b"x\ny"], r"2 entries (\x1b[2J\xff, x\ny)"),
     ],
 )
-def test_what_would_go_is_named(names: list[bytes], words: str) -> None:
+def test_error_names_entries_that_would_be_removed(names: list[bytes], words: str) -> None:
     with pytest.raises(OutputExists) as caught:
         check_directory(directory(*names), FORCE, "out")
     assert words in str(caught.value)
@@ -127,7 +127,7 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", ["fifo", "socket", pytest.param("device", marks=pytest.mark.root)])
-def test_devices_fifos_and_sockets_are_never_replaced_and_never_opened(tmp_path: Path, kind: str) -> None:
+def test_special_files_are_never_replaced_or_opened(tmp_path: Path, kind: str) -> None:
     SPECIAL[kind](tmp_path / "out")
     (tmp_path / "link").symlink_to("out")
     before = os.lstat(tmp_path / "out")
@@ -157,7 +157,7 @@ def test_devices_fifos_and_sockets_are_never_replaced_and_never_opened(tmp_path:
         (["Documents"], [".bashrc"], False),
     ],
 )
-def test_a_root_filesystem_is_known_by_its_directories(
+def test_root_filesystem_is_recognised_by_its_directories(
     tmp_path: Path, folders: list[str], files: list[str], expected: bool
 ) -> None:
     for name in folders:
@@ -169,7 +169,7 @@ def test_a_root_filesystem_is_known_by_its_directories(
     os.close(fd)
 
 
-def test_a_directory_of_fastpull_s_is_known_by_its_marker_and_a_copy_of_it_is_not(tmp_path: Path) -> None:
+def test_marked_directory_is_recognised_and_its_copy_is_not(tmp_path: Path) -> None:
     for name in ("out", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a").touch()
@@ -186,7 +186,7 @@ def test_a_directory_of_fastpull_s_is_known_by_its_marker_and_a_copy_of_it_is_no
 # --- what is never replaced
 
 
-def test_nothing_protects_an_ordinary_directory(tmp_path: Path) -> None:
+def test_ordinary_directory_is_not_protected(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "cache").mkdir()
     assert protection(tmp_path / "out", tmp_path / "cache") == ""
@@ -194,12 +194,12 @@ def test_nothing_protects_an_ordinary_directory(tmp_path: Path) -> None:
     assert protection(tmp_path / "cache-2", tmp_path / "cache") == ""
 
 
-def test_the_root_directory_is_protected() -> None:
+def test_root_directory_is_protected() -> None:
     assert "root directory" in protection("/")
 
 
 @pytest.mark.parametrize("user", [None, "nobody-there"])
-def test_homes_and_what_holds_them_are_protected(
+def test_homes_and_their_ancestors_are_protected(
     tmp_path: Path, user: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "homes/me"
@@ -220,9 +220,7 @@ def test_homes_and_what_holds_them_are_protected(
 
 
 @pytest.mark.root
-def test_the_home_of_a_directory_s_owner_is_known_under_every_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_of_directory_owner_is_protected_under_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where users are not listed, as on sites with a directory service."""
     home = tmp_path / "export/user"
     home.mkdir(parents=True)
@@ -235,7 +233,7 @@ def test_the_home_of_a_directory_s_owner_is_known_under_every_name(
     assert "the home directory of someone" in protection(home)
 
 
-def test_the_current_directory_is_protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_directory_and_its_ancestors_are_protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a/b/c").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")
     for path in (tmp_path / "a/b", tmp_path / "a", ".", "..", tmp_path):
@@ -254,7 +252,7 @@ def bound(source: Path, target: Path) -> Iterator[None]:
 
 
 @pytest.mark.root
-def test_mount_points_and_what_holds_them_are_protected(tmp_path: Path) -> None:
+def test_mount_points_and_their_ancestors_are_protected(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     with bound(tmp_path / "disk", tmp_path / "a/b c"):
         assert os.fsencode(tmp_path / "a/b c") in mount_points()
@@ -278,7 +276,7 @@ def test_mount_points_and_what_holds_them_are_protected(tmp_path: Path) -> None:
         ("to-x", "x/not/there", "would contain the cache"),
     ],
 )
-def test_cache_and_output_are_never_in_each_other(tmp_path: Path, output: str, cache: str, words: str) -> None:
+def test_output_never_replaces_contains_or_enters_cache(tmp_path: Path, output: str, cache: str, words: str) -> None:
     for name in ("x/v1/blobs", "x/y/cache"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "to-x").symlink_to("x")
@@ -298,7 +296,7 @@ def test_cache_and_output_are_never_in_each_other(tmp_path: Path, output: str, c
 
 
 @pytest.mark.root
-def test_the_cache_is_known_under_the_path_of_a_bind_mount(tmp_path: Path) -> None:
+def test_cache_is_protected_under_path_of_bind_mount(tmp_path: Path) -> None:
     (tmp_path / "cache/v1").mkdir(parents=True)
     with bound(tmp_path / "cache", tmp_path / "other"):
         assert "be in the cache" in protection(tmp_path / "other/new", tmp_path / "cache")

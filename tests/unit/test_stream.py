@@ -53,7 +53,7 @@ def refuse(number: int) -> Callable[..., int]:
 
 @pytest.mark.parametrize("missing", [(), ("copy_file_range",), ("copy_file_range", "sendfile")], ids=len)
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.ENOSYS, errno.EINVAL])
-def test_a_file_is_written_with_what_the_system_has(
+def test_file_is_written_with_every_copy_method(
     tmp_path: Path, source: int, missing: tuple[str, ...], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in missing:
@@ -63,7 +63,7 @@ def test_a_file_is_written_with_what_the_system_has(
     assert (tmp_path / "out").read_bytes() == expected
 
 
-def test_a_file_is_written_from_where_it_stands_also_if_it_only_grows(tmp_path: Path, source: int) -> None:
+def test_file_is_written_from_current_position_also_in_append_mode(tmp_path: Path, source: int) -> None:
     for mode in ("r+b", "ab"):
         (tmp_path / "out").write_bytes(b"before")
         with open(tmp_path / "out", mode, buffering=0) as out:
@@ -73,7 +73,7 @@ def test_a_file_is_written_from_where_it_stands_also_if_it_only_grows(tmp_path: 
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_a_pipe_is_filled_as_fast_as_it_is_read(source: int, blocking: bool) -> None:
+def test_pipe_is_written_as_fast_as_it_is_read(source: int, blocking: bool) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, blocking)
     found = bytearray()
@@ -94,7 +94,7 @@ def test_a_pipe_is_filled_as_fast_as_it_is_read(source: int, blocking: bool) -> 
 
 
 @pytest.mark.parametrize("large", [True, False])
-def test_a_pipe_that_nobody_reads_does_not_keep_us(source: int, large: bool) -> None:
+def test_full_pipe_does_not_block_cancellation(source: int, large: bool) -> None:
     looks = 0
 
     def check() -> None:
@@ -115,7 +115,7 @@ def test_a_pipe_that_nobody_reads_does_not_keep_us(source: int, large: bool) -> 
     os.close(writer)
 
 
-def test_a_pipe_whose_reader_is_gone_says_so(source: int) -> None:
+def test_closed_pipe_is_an_error(source: int) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with pytest.raises(BrokenPipeError):
@@ -123,19 +123,19 @@ def test_a_pipe_whose_reader_is_gone_says_so(source: int) -> None:
     os.close(writer)
 
 
-def test_what_cannot_be_stored_is_an_error(source: int) -> None:
+def test_full_disk_is_an_error(source: int) -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space left"):
         Stream(full.fileno(), go_on).copy(source, 0, len(CONTENT))
 
 
 @pytest.mark.parametrize("size", [1000, 1_000_000])
-def test_a_source_that_is_too_short_is_an_error(tmp_path: Path, source: int, size: int) -> None:
+def test_short_source_is_an_error(tmp_path: Path, source: int, size: int) -> None:
     with open(tmp_path / "out", "w+b", buffering=0) as out, pytest.raises(OSError, match="shorter"):
         Stream(out.fileno(), go_on).copy(source, len(CONTENT) - 10, size)
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_holes_stay_holes_where_they_may(tmp_path: Path, skip: bool) -> None:
+def test_holes_stay_holes_if_allowed(tmp_path: Path, skip: bool) -> None:
     source = os.open(tmp_path / "source", os.O_RDWR | os.O_CREAT)
     holes = [0, 1 << 20, 2 << 20, 8 << 20, (8 << 20) + 5, 9 << 20]
     os.pwrite(source, CONTENT[: 1 << 20], 1 << 20)

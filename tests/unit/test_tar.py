@@ -154,11 +154,11 @@ def contents(data: bytes) -> dict[str, bytes]:
 # --- the archive
 
 
-def test_fastpull_reads_the_same_tree_from_it(tmp_path: Path) -> None:
+def test_archive_scans_to_same_tree(tmp_path: Path) -> None:
     assert described(tree_of(made(tmp_path, *IMAGE))) == described(tree_of(*IMAGE))
 
 
-def test_an_archive_of_the_archive_is_the_archive(tmp_path: Path) -> None:
+def test_archive_of_archive_is_identical(tmp_path: Path) -> None:
     data = made(tmp_path, *IMAGE)
     assert made(tmp_path, data) == data
 
@@ -174,7 +174,7 @@ def test_the_same_image_gives_the_same_bytes(tmp_path: Path, chunk: int, how: di
 
 @pytest.mark.root
 @pytest.mark.peer("tar")
-def test_gnu_tar_extracts_what_the_directory_sink_makes(tmp_path: Path) -> None:
+def test_gnu_tar_extracts_same_tree_as_directory_sink(tmp_path: Path) -> None:
     made(tmp_path, *IMAGE)
     write(Directory(tmp_path / "expected", owner="keep"), *IMAGE)
     (tmp_path / "found").mkdir()
@@ -189,7 +189,7 @@ def test_gnu_tar_extracts_what_the_directory_sink_makes(tmp_path: Path) -> None:
 
 
 @pytest.mark.peer("tar")
-def test_gnu_tar_lists_it(tmp_path: Path) -> None:
+def test_gnu_tar_lists_archive(tmp_path: Path) -> None:
     made(tmp_path, *IMAGE)
     ended = subprocess.run(
         ["tar", "-tvf", tmp_path / "image.tar", "--numeric-owner", "--quoting-style=literal"],
@@ -205,7 +205,7 @@ def test_gnu_tar_lists_it(tmp_path: Path) -> None:
     assert any(b" far2 link to directory/" in line for line in lines)
 
 
-def test_python_reads_it(tmp_path: Path) -> None:
+def test_python_reads_archive(tmp_path: Path) -> None:
     data = made(tmp_path, *IMAGE)
     with tarfile.open(fileobj=io.BytesIO(data)) as opened:
         members = {member.name.encode(errors="surrogateescape"): member for member in opened}
@@ -227,34 +227,34 @@ def test_python_reads_it(tmp_path: Path) -> None:
     assert found["caf\udce9/\udcff"] == b"bytes"
 
 
-def test_directories_come_before_what_is_in_them_and_the_order_is_that_of_the_bytes(tmp_path: Path) -> None:
+def test_entries_are_sorted_by_bytes_and_directories_come_first(tmp_path: Path) -> None:
     data = made(tmp_path, [file("b/x"), file("a-b"), file("a/z"), file("B"), file("b.c")])
     with tarfile.open(fileobj=io.BytesIO(data)) as opened:
         names = [member.name for member in opened]
     assert names == ["B", "a", "a/z", "a-b", "b", "b/x", "b.c"]
 
 
-def test_the_root_is_in_it_only_if_the_image_describes_it(tmp_path: Path) -> None:
+def test_archive_has_root_only_if_image_has_entry_for_it(tmp_path: Path) -> None:
     assert made(tmp_path, [folder("", 0o700), file("a")]).startswith(b"./\0")
     assert made(tmp_path, [file("a")]).startswith(b"a\0")
 
 
-def test_an_empty_image_is_an_empty_archive(tmp_path: Path) -> None:
+def test_empty_image_gives_empty_archive(tmp_path: Path) -> None:
     assert made(tmp_path) == bytes(2 * BLOCK)
 
 
-def test_undescribed_directories_have_the_defaults(tmp_path: Path) -> None:
+def test_directories_without_entry_have_defaults(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(made(tmp_path, [file("i/b", mtime=5)]))) as opened:
         found = opened.getmember("i")
     assert (found.mode, found.uid, found.gid, found.mtime) == (0o755, 0, 0, 0)
 
 
-def test_a_time_can_be_given_to_all(tmp_path: Path) -> None:
+def test_mtime_applies_to_all_entries(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(made(tmp_path, *IMAGE, mtime=42))) as opened:
         assert {member.mtime for member in opened} == {42}
 
 
-def test_attributes_that_belong_to_hosts_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_host_specific_xattrs_are_left_out_and_counted(tmp_path: Path) -> None:
     dropped = ((b"trusted.overlay.opaque", b"y"), (b"security.selinux", b"x"), (b"user.overlay.x", b"y"))
     members = [file("f", xattrs=(*dropped, (b"user.kept", b"1"))), folder("d", xattrs=dropped), hardlink("g", "f")]
     report = write(Tar(tmp_path / "image.tar"), members)
@@ -263,7 +263,7 @@ def test_attributes_that_belong_to_hosts_are_dropped_and_counted(tmp_path: Path)
     assert data.count(b"SCHILY.xattr.") == 1
 
 
-def test_sparse_files_are_whole_and_take_no_place_where_they_have_holes(tmp_path: Path) -> None:
+def test_sparse_files_are_complete_and_keep_holes(tmp_path: Path) -> None:
     from tests.unit.test_scanner import SPARSE, sparse_10  # noqa: PLC0415
 
     assert contents(made(tmp_path, sparse_10() + END))["s"] == SPARSE
@@ -294,7 +294,7 @@ member = st.one_of(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(member, max_size=6, unique_by=lambda member: member[0].path.split(b"/")[0]), st.booleans())
-def test_any_image_comes_back(tmp_path: Path, members: list[Member], linked: bool) -> None:
+def test_any_image_survives_archive(tmp_path: Path, members: list[Member], linked: bool) -> None:
     if linked and members and members[0][0].type != EntryType.DIRECTORY:
         members = [*members, hardlink(b"\1link", members[0][0].path)]
     data = made(tmp_path, members)
@@ -305,7 +305,7 @@ def test_any_image_comes_back(tmp_path: Path, members: list[Member], linked: boo
 # --- standard output
 
 
-def test_standard_output_gets_the_same_bytes(
+def test_standard_output_gets_same_bytes_as_file(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = made(tmp_path, *IMAGE)
@@ -318,7 +318,7 @@ def test_standard_output_gets_the_same_bytes(
     assert os.listdir(tmp_path) == []
 
 
-def test_standard_output_gets_nothing_before_the_commit(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_standard_output_gets_nothing_before_commit(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     sink = Tar("-")
     sink.begin(Resources())
     stream(sink, 0, archive([file("a", b"x" * 1_000_000)]))
@@ -326,7 +326,7 @@ def test_standard_output_gets_nothing_before_the_commit(capfdbinary: pytest.Capt
     assert capfdbinary.readouterr().out == b""
 
 
-def test_standard_output_that_is_closed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_standard_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.__stdout__", None)
     with pytest.raises(OutputError, match="closed: standard output"):
         write(Tar("-"), [file("a")])
@@ -335,7 +335,7 @@ def test_standard_output_that_is_closed_is_refused(monkeypatch: pytest.MonkeyPat
 # --- the destination
 
 
-def test_a_file_in_use_is_refused_and_replaced_by_force(tmp_path: Path) -> None:
+def test_existing_file_is_refused_and_replaced_with_force(tmp_path: Path) -> None:
     (tmp_path / "image.tar").write_text("mine")
     with pytest.raises(OutputExists, match="--force"):
         write(Tar(tmp_path / "image.tar"), [file("a")])
@@ -345,7 +345,7 @@ def test_a_file_in_use_is_refused_and_replaced_by_force(tmp_path: Path) -> None:
     assert tarfile.is_tarfile(tmp_path / "image.tar")
 
 
-def test_a_cancelled_commit_publishes_nothing_and_the_sink_can_begin_again(tmp_path: Path) -> None:
+def test_cancelled_commit_publishes_nothing_and_sink_can_restart(tmp_path: Path) -> None:
     sink = Tar(tmp_path / "image.tar")
     sink.begin(Resources())
     stream(sink, 0, archive([file("a", b"x" * 100_000)]))
@@ -359,7 +359,7 @@ def test_a_cancelled_commit_publishes_nothing_and_the_sink_can_begin_again(tmp_p
     assert os.listdir(tmp_path) == ["image.tar"]
 
 
-def test_abort_leaves_nothing_and_no_descriptor(tmp_path: Path) -> None:
+def test_abort_leaves_no_file_and_no_descriptor(tmp_path: Path) -> None:
     before = os.listdir("/proc/self/fd")
     sink = Tar(tmp_path / "image.tar")
     sink.begin(Resources())
@@ -371,7 +371,7 @@ def test_abort_leaves_nothing_and_no_descriptor(tmp_path: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_full_disk_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_error_names_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class FailingPayloadWriter:
         def __init__(self, *_: object) -> None:
             pass
@@ -388,7 +388,7 @@ def test_a_full_disk_names_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- the choice
 
 
-def test_names_and_formats_choose_the_sink(tmp_path: Path) -> None:
+def test_name_and_format_select_sink(tmp_path: Path) -> None:
     chosen = [sink_for(name) for name in ("a.tar", "-", "a.tar/", "a")]
     expected: list[type] = [Tar, Tar, Directory, Directory]
     assert [type(sink) for sink in chosen] == expected
@@ -405,6 +405,6 @@ def test_names_and_formats_choose_the_sink(tmp_path: Path) -> None:
         ("-", {"form": "squashfs"}, "a squashfs cannot go"),
     ],
 )
-def test_what_contradicts_itself_is_refused(output: str, how: dict[str, Any], words: str) -> None:
+def test_contradicting_options_are_refused(output: str, how: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidSetting, match=words):
         sink_for(output, **how)

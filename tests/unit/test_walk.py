@@ -33,7 +33,7 @@ def state(mode: int, uid: int) -> os.stat_result:
         (65534, 65534, 1, False),  # users that a namespace does not map look all the same
     ],
 )
-def test_links_of_others_are_not_followed_where_everybody_may_write(
+def test_symlinks_of_others_are_not_followed_in_world_writable_directories(
     mode: int, link: int, folder: int, user: int, followed: bool
 ) -> None:
     got = may_follow(state(stat.S_IFLNK | 0o777, link), state(stat.S_IFDIR | mode, folder), user)
@@ -51,7 +51,7 @@ def found(path: str | Path) -> tuple[str, str]:
         os.close(place.directory_fd)
 
 
-def test_a_path_leads_where_the_system_would_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_resolves_as_in_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a/b/c").mkdir(parents=True)
     (tmp_path / "a/file").touch()
     targets = {
@@ -80,7 +80,7 @@ def test_a_path_leads_where_the_system_would_go(tmp_path: Path, monkeypatch: pyt
         found("file/out")
 
 
-def test_the_link_of_a_descriptor_leads_to_what_is_open(tmp_path: Path) -> None:
+def test_descriptor_link_leads_to_open_directory(tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
     fd = os.open(tmp_path / "before", os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -94,7 +94,7 @@ def test_the_link_of_a_descriptor_leads_to_what_is_open(tmp_path: Path) -> None:
         os.close(fd)
 
 
-def test_nothing_stays_open(tmp_path: Path) -> None:
+def test_lookup_leaves_no_descriptor_open(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     before = os.listdir("/proc/self/fd")
@@ -107,9 +107,7 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("at", ["rootfs", "rootfs/", "way/out", "way/on/out"])
-def test_another_user_s_link_in_a_sticky_directory_is_refused_and_what_it_leads_to_untouched(
-    tmp_path: Path, at: str
-) -> None:
+def test_symlink_of_other_user_in_sticky_directory_is_refused_and_target_untouched(tmp_path: Path, at: str) -> None:
     (tmp_path / "victim/on").mkdir(parents=True)
     (tmp_path / "victim/keep").touch()
     (tmp_path / "shared").mkdir()

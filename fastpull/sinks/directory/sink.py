@@ -244,7 +244,7 @@ class _Commit:
         self._build(self._root_fd, self._tree.root)
         if self._copies:
             self._report.warnings.append(
-                f"{self._copies} copies were made in place of hard links: this filesystem allows no more links to one file"
+                f"{self._copies} copies replace hard links: this filesystem allows no more links to one file"
             )
 
     def _check_cancelled(self) -> None:
