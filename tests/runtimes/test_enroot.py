@@ -194,7 +194,7 @@ def test_words_are_quoted_as_in_bash() -> None:
     ("config", "words"),
     [
         ({"Cmd": ["a\nb"]}, "several lines"),
-        ({"Env": ["A=1\n2"]}, "only in one line, left out: 'A'"),
+        ({"Env": ["A=1\n2"]}, "and are left out: 'A'"),
         ({"Volumes": {"/a b": {}}}, "no plain absolute paths are left out: '/a b'"),
     ],
 )

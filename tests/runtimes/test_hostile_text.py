@@ -166,11 +166,11 @@ def test_warning_names_what_is_left_out(place: str, text: str) -> None:
 def check_warnings(name: str, image: Image, additions: Additions) -> None:
     files, said = files_of(additions), " ".join(additions.warnings)
     if name in ("charliecloud", "enroot", "shifter") and not all(map(is_one_line, image.config.env)):
-        assert "only in one line" in said
+        assert "of several lines" in said
     if name in ("bundle", "charliecloud", "enroot") and not all(map(is_volume, image.config.volumes)):
         assert "no plain absolute paths" in said
     if name == "shifter" and not (is_one_line(image.config.user) and is_one_line(image.config.working_dir)):
-        assert "only in one line" in said
+        assert "has several lines" in said
     if name == "enroot" and "Z=last" in image.config.env:
         assert b"Z=last\n" in files["etc/environment"]
     if name == "enroot" and "/data" in image.config.volumes:
