@@ -114,7 +114,9 @@ async def test_foreign_directory_needs_two_options_and_error_names_entries(
     assert (await pull(reference, settings, "-o", out, "--force")).code == 0, "this one fastpull has made"
 
 
-async def test_library_needs_same_options_to_replace_foreign_directory(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_library_needs_same_options_to_replace_foreign_directory(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
     reference, out = publish(registry, [file("new")]), tmp_path / "out"
     out.mkdir()
     (out / "mine").touch()

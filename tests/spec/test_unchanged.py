@@ -228,7 +228,9 @@ async def test_output_of_other_user_is_not_trusted(
 
 
 @pytest.mark.parametrize("make", SINKS)
-async def test_marker_of_copy_is_invalid(registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make) -> None:
+async def test_marker_of_copy_is_invalid(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make
+) -> None:
     """It may be of another time than what it says, or come out of an image."""
     reference = publish(registry, ROOTFS)
     await pull(reference, make(tmp_path), settings)
