@@ -63,7 +63,7 @@ def sink_for(
     """
     name = os.fspath(output)
     if not name:
-        raise InvalidSetting("", "the output has to have a name")
+        raise InvalidSetting("", "the output path must not be empty")
     if form is None:
         form = format_of(name)
     options = {
