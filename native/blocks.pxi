@@ -1,5 +1,5 @@
-# Cutting the payload of a layer's files into squashfs blocks: whole blocks one after the other in a buffer that Python
-# gives and takes away, tails and small files apart, zero blocks as holes.
+# Cutting the payload of a layer's files into squashfs blocks. Whole blocks go one after the other into a buffer that
+# Python provides, tail-ends and small files into a separate one; blocks of zeros become holes.
 
 cdef enum:
     # fastpull.native.codes.CutResult
@@ -45,7 +45,7 @@ cdef class BlockCutter:
 
     def __cinit__(self, EntryTable entries not None, uint32_t block_size, bint tails_apart,
                   uint8_t[::1] buffer not None, const uint8_t[::1] wanted=None):
-        """Prepares to cut one layer.
+        """Prepare to cut one layer.
 
         Args:
             entries: the table that the spans number; its scanner may still be growing it.
@@ -72,7 +72,7 @@ cdef class BlockCutter:
         return self.used
 
     def cut(self, const uint8_t[::1] chunk, Spans spans not None):
-        """Cuts the spans of a chunk.
+        """Cut the spans of a chunk.
 
         Returns:
             0: it is done. 1: the buffer is full; after `take` call again with the same arguments. 2: the file of entry
@@ -85,7 +85,7 @@ cdef class BlockCutter:
         return code
 
     def take(self, uint8_t[::1] buffer not None):
-        """Goes on in another buffer, of the same size; returns the lengths of the blocks in the one before.
+        """Continue in another buffer of the same size; return the lengths of the blocks in the previous one.
 
         Each is four bytes, in native order; of a hole there are no bytes in the buffer, and its length is 0.
         """
@@ -174,12 +174,12 @@ cdef int begin_cut(BlockCutter self, uint32_t entry) noexcept nogil:
 
 
 cdef bint is_in_tail(BlockCutter self) noexcept nogil:
-    """Whether the block at hand is the file's last, and not full."""
+    """Return whether the current block is the last one of the file, and not full."""
     return self.position - <int64_t> self.partial + <int64_t> self.block_size > self.size
 
 
 cdef int put(BlockCutter self, const uint8_t* data, size_t size) noexcept nogil:
-    """Adds bytes to the block at hand, which they do not overfill."""
+    """Append bytes to the current block; they must fit."""
     if is_in_tail(self) and self.tails_apart:
         if buffer_append(&self.tails, data, size) != 0:
             return CUT_MEMORY
@@ -195,7 +195,7 @@ cdef int put(BlockCutter self, const uint8_t* data, size_t size) noexcept nogil:
 
 
 cdef int fill_zeros(BlockCutter self, int64_t until) noexcept nogil:
-    """Goes to a place in the file; whole blocks on the way are holes."""
+    """Advance to an offset of the file; whole blocks on the way become holes."""
     cdef size_t size
     cdef uint32_t hole = 0
     while self.position < until:
@@ -226,7 +226,7 @@ cdef int fill_zeros(BlockCutter self, int64_t until) noexcept nogil:
 
 
 cdef int end_block(BlockCutter self) noexcept nogil:
-    """Closes the block at hand; one that is zero throughout is a hole."""
+    """Close the current block; a block of zeros becomes a hole."""
     cdef uint32_t length = <uint32_t> self.partial
     cdef const uint8_t* block
     self.partial = 0
@@ -243,7 +243,7 @@ cdef int end_block(BlockCutter self) noexcept nogil:
 
 
 cdef int end_cut(BlockCutter self, uint32_t entry) noexcept nogil:
-    """Closes the file at hand."""
+    """Close the current file."""
     cdef uint32_t length = <uint32_t> self.partial
     if self.partial:
         if self.tails_apart:

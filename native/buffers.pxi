@@ -7,7 +7,7 @@ cdef struct Buffer:
 
 
 cdef int buffer_reserve(Buffer* buffer, size_t extra) noexcept nogil:
-    """Makes room for `extra` more bytes; 0, or -1 without memory."""
+    """Reserve space for `extra` more bytes; return 0, or -1 if out of memory."""
     cdef size_t needed = buffer.size + extra
     cdef size_t capacity = buffer.capacity
     cdef char* grown
@@ -50,7 +50,7 @@ cdef bytes buffer_bytes(Buffer* buffer):
 
 
 cdef int buffer_settle(Buffer* buffer, list owners) except -1:
-    """Adds the content to a list, which is to outlive the buffer; from now on it lies there, and must not grow."""
+    """Move the content to a bytes object in `owners`, which must outlive the buffer; the buffer must not grow again."""
     content = buffer_bytes(buffer)
     owners.append(content)
     buffer_free(buffer)

@@ -1,4 +1,4 @@
-# The table of entries: one row per tar entry, stored by column, some 45 bytes a row and the names.
+# The table of entries: one row per tar entry, stored in columns; about 45 bytes per row and the names.
 
 cdef enum:
     # fastpull.layers.entry.EntryType
@@ -24,7 +24,7 @@ cdef struct Row:
 cdef class EntryTable:
     """The entries of one layer in the order of the tar, in columns of native-endian integers.
 
-    A table grows while its scanner is fed. Once it was asked for its columns it is complete, and lies in them.
+    A table grows while its scanner is fed. The first call of `columns` completes it.
     """
 
     cdef uint32_t count
@@ -50,7 +50,7 @@ cdef class EntryTable:
         return self.count
 
     def columns(self):
-        """The table as bytes, in the order of the fields of `fastpull.layers.index.Columns`."""
+        """Return the table as bytes, in the order of the fields of `fastpull.layers.index.Columns`."""
         if self.complete is None:
             self.complete = []
             buffer_settle(&self.types, self.complete)
@@ -68,7 +68,7 @@ cdef class EntryTable:
         return tuple(self.complete)
 
     def path(self, uint32_t number):
-        """The path of one entry."""
+        """Return the path of an entry."""
         if number >= self.count:
             raise IndexError(number)
         cdef size_t size
@@ -77,7 +77,7 @@ cdef class EntryTable:
 
 
 cdef const char* table_path(EntryTable table, uint32_t number, size_t* size) noexcept nogil:
-    """A path in the table; it is not terminated, and moves when the table grows."""
+    """Return a path in the table; it is not terminated, and moves when the table grows."""
     cdef uint32_t* ends = <uint32_t*> table.path_ends.data
     cdef uint32_t start = ends[number - 1] if number else 0
     size[0] = ends[number] - start
@@ -85,7 +85,7 @@ cdef const char* table_path(EntryTable table, uint32_t number, size_t* size) noe
 
 
 cdef int table_append(EntryTable table, const Row* row) noexcept nogil:
-    """Adds a row whose path and link stand at the ends of their arenas already; 0, or -1 without memory."""
+    """Append a row whose path and link are at the ends of their arenas; return 0, or -1 if out of memory."""
     cdef uint32_t path_end = <uint32_t> table.paths.size
     cdef uint32_t link_end = <uint32_t> table.links.size
     if (

@@ -1,4 +1,4 @@
-# Numbers, pax records and paths, as tar spells them. Functions return a fault, 0 for none.
+# Numbers, strings and paths of tar headers. Functions return a fault, 0 for none.
 
 cdef enum Fault:
     # fastpull.layers.faults.Fault, number for number
@@ -37,24 +37,24 @@ cdef enum Fault:
 
 cdef enum:
     MAX_NAME = 255
-    MARKER_SIZE = 4  # of `.wh.`, which a name may have before it
+    MARKER_SIZE = 4  # the prefix `.wh.` of a whiteout
     MAX_DEPTH = 255
     MAX_TARGET = 4095      # of a symbolic link, as the kernel's PATH_MAX
     MAX_XATTR_NAME = 255   # as the kernel's XATTR_NAME_MAX
     MAX_XATTRS = 65536     # names and values of one entry, as the kernel's XATTR_SIZE_MAX for one value
 
-cdef int64_t MAX_ID = UINT32_MAX - 1  # the last value is chown's "leave it"
+cdef int64_t MAX_ID = UINT32_MAX - 1  # the last value means "no change" to chown
 
 
 cdef int parse_number(const uint8_t* field, size_t size, int64_t* value) noexcept nogil:
-    """A header's number: octal digits between blanks, or two's complement in base 256 behind a byte of its sign."""
+    """Parse a number of a header: octal digits between blanks, or two's complement in base 256 after a sign byte."""
     cdef size_t at = 0
     cdef uint64_t bits
     cdef uint8_t fill, byte
     value[0] = 0
     if field[0] & 0x80:
         fill = field[0] if field[0] == 0xFF else 0
-        if field[0] != 0xFF and field[0] != 0x80:  # no number to GNU tar and tarfile
+        if field[0] != 0xFF and field[0] != 0x80:  # GNU tar and tarfile reject it
             return FAULT_NUMBER
         bits = UINT64_MAX if fill else 0
         for at in range(1, size):
@@ -83,7 +83,7 @@ cdef int parse_number(const uint8_t* field, size_t size, int64_t* value) noexcep
 
 
 cdef int parse_decimal(const char* text, size_t size, int64_t* value) noexcept nogil:
-    """A pax number: decimal digits and nothing else."""
+    """Parse a pax number: decimal digits and nothing else."""
     cdef size_t at
     cdef int64_t digit, result = 0
     if size == 0:
@@ -100,7 +100,7 @@ cdef int parse_decimal(const char* text, size_t size, int64_t* value) noexcept n
 
 
 cdef int parse_seconds(const char* text, size_t size, int64_t* value) noexcept nogil:
-    """A pax time, `[-]digits[.digits]`, rounded down to whole seconds."""
+    """Parse a pax time, `[-]digits[.digits]`, rounded down to whole seconds."""
     cdef bint negative = size > 0 and text[0] == c"-"
     cdef size_t start = 1 if negative else 0
     cdef size_t point = start
@@ -123,13 +123,13 @@ cdef int parse_seconds(const char* text, size_t size, int64_t* value) noexcept n
 
 
 cdef size_t field_length(const uint8_t* field, size_t size) noexcept nogil:
-    """The length of a header's string, which ends at a NUL or fills the field."""
+    """Return the length of a header's string, which ends at a NUL or fills the field."""
     cdef const void* nul = memchr(field, 0, size)
     return size if nul == NULL else <size_t> (<const uint8_t*> nul - field)
 
 
 cdef bint header_checksum_fits(const uint8_t* header) noexcept nogil:
-    """Whether the header's checksum is right, by unsigned or, as old writers did, by signed bytes."""
+    """Return whether the checksum is right, computed with unsigned or, as old writers did, with signed bytes."""
     cdef int64_t said
     cdef int64_t unsigned_sum = 8 * 32
     cdef int64_t signed_sum = 8 * 32
@@ -150,9 +150,9 @@ cdef bint is_zero(const uint8_t* data, size_t size) noexcept nogil:
 
 
 cdef int append_normalised(Buffer* arena, const char* path, size_t size) noexcept nogil:
-    """Appends a path without leading, trailing and double slashes, `.` and `..`; the root becomes empty.
+    """Append a path without leading, trailing and double slashes, `.` and `..`; the root becomes empty.
 
-    `..` is taken by name, as Go's path.Clean does; one that leaves the root is a fault.
+    `..` removes the name before it, as in Go's path.Clean; one that leaves the root is a fault.
     """
     cdef size_t start = arena.size
     cdef size_t at = 0

@@ -42,8 +42,8 @@ cdef enum:
 cdef class FileWriter:
     """Writes the payload spans of one layer to files, each with its owner, mode and time.
 
-    A file goes to its own path below `root_fd` if that is free, otherwise to `spool_fd` as `LAYER.ENTRY`: which file
-    ends up where is decided later, by the merge.
+    A file is written to its path below `root_fd` if that is free, and otherwise to `spool_fd` as `LAYER.ENTRY`. The
+    merge decides the final path later.
 
     Attributes:
         failed: the number of the entry at fault after `write` returned an errno.
@@ -72,7 +72,7 @@ cdef class FileWriter:
 
     def __cinit__(self, EntryTable entries not None, int root_fd, int spool_fd, uint32_t layer, bint keep_owner,
                   mode_t mode_and, mode_t mode_or, const uint8_t[::1] wanted=None):
-        """Prepares to write one layer.
+        """Prepare to write one layer.
 
         Args:
             entries: the table that the spans number; its scanner may still be growing it.
@@ -95,7 +95,7 @@ cdef class FileWriter:
         buffer_free(&self.chain)
 
     def write(self, const uint8_t[::1] chunk, Spans spans not None):
-        """Writes the spans of a chunk, and returns 0 or an errno."""
+        """Write the spans of a chunk; return 0 or an errno."""
         cdef const uint8_t* data = &chunk[0] if chunk.shape[0] else NULL
         cdef int error
         with nogil:
@@ -103,12 +103,12 @@ cdef class FileWriter:
         return error
 
     def close(self):
-        """Closes what is open; a file that has not had its last span stays unfinished. May be called twice."""
+        """Close all descriptors; a file without its last span stays incomplete. May be called twice."""
         with nogil:
             close_all(self)
 
     def places(self):
-        """For each entry a byte: 0 not written, 1 written at its path, 2 in the spool; shorter than the table."""
+        """Return one `Placement` byte per entry; may be shorter than the table."""
         return buffer_bytes(&self.placements)
 
 
@@ -157,7 +157,7 @@ cdef int write_at(int fd, const uint8_t* data, size_t size, int64_t offset) noex
 
 
 cdef int begin_written(FileWriter self, uint32_t entry) noexcept nogil:
-    """Opens the file of an entry, at its path or in the spool."""
+    """Open the file of an entry, at its path or in the spool."""
     cdef char name[MAX_NAME + MARKER_SIZE + 1]
     cdef size_t path_size, start
     cdef const char* path = table_path(self.entries, entry, &path_size)
@@ -194,7 +194,7 @@ cdef int begin_written(FileWriter self, uint32_t entry) noexcept nogil:
 
 
 cdef int end_written(FileWriter self, uint32_t entry) noexcept nogil:
-    """Gives the file its size, owner, mode and time, in this order: a change of owner clears setuid."""
+    """Give the file its size, owner, mode and time, in this order: a change of owner clears setuid."""
     cdef int64_t size = (<int64_t*> self.entries.sizes.data)[entry]
     cdef uid_t uid = (<uint32_t*> self.entries.uids.data)[entry]
     cdef gid_t gid = (<uint32_t*> self.entries.gids.data)[entry]
@@ -218,9 +218,9 @@ cdef int end_written(FileWriter self, uint32_t entry) noexcept nogil:
 
 
 cdef int open_parent(FileWriter self, const char* path, size_t size, size_t* name_start) noexcept nogil:
-    """The descriptor of a path's directory, made if need be; -1 and errno if it cannot be.
+    """Return the descriptor of a path's parent directory, created if missing; -1 and errno on failure.
 
-    The directories of the path before stay open, so that neighbours in the tar cost no walk.
+    The directories of the previous path stay open, so that neighbours in the tar need no new walk.
     """
     cdef char name[MAX_NAME + MARKER_SIZE + 1]
     cdef size_t parent = size

@@ -1,4 +1,4 @@
-# Fingerprints of content, to find what is there already.
+# Fingerprints of content, to find duplicates.
 
 cdef enum:
     FINGERPRINT_SIZE = 16
@@ -10,9 +10,9 @@ cdef struct Fingerprint:
 
 
 cdef class Fingerprints:
-    """Fingerprints of 16 bytes, numbered from 0 in the order they came; some 28 bytes each, where a dict takes 200.
+    """Fingerprints of 16 bytes, numbered from 0 in order of insertion; about 28 bytes each, where a dict takes 200.
 
-    Where one is looked for depends on a secret: whoever makes the content cannot make the search long.
+    The hash depends on a secret, so that the author of content cannot cause collisions.
     """
 
     cdef Buffer items
@@ -37,14 +37,14 @@ cdef class Fingerprints:
         return PyBytes_FromStringAndSize(self.items.data + number * FINGERPRINT_SIZE, FINGERPRINT_SIZE)
 
     def find(self, bytes fingerprint not None):
-        """The number of a fingerprint, of equal ones the last; -1 if it is not here."""
+        """Return the number of a fingerprint, the last of duplicates; -1 if it is missing."""
         cdef const char* data = fingerprint_data(fingerprint)
         if self.places.size == 0:
             return -1
         return <int64_t> (<uint32_t*> self.places.data)[find_place(self, data)] - 1
 
     def add(self, bytes fingerprint not None):
-        """Adds a fingerprint, which may be here already; returns its number."""
+        """Append a fingerprint, which may be a duplicate; return its number."""
         cdef const char* data = fingerprint_data(fingerprint)
         cdef size_t count = self.items.size // FINGERPRINT_SIZE
         if count >= UINT32_MAX - 1 or buffer_append(&self.items, data, FINGERPRINT_SIZE) != 0:
@@ -63,7 +63,7 @@ cdef const char* fingerprint_data(bytes fingerprint) except NULL:
 
 
 cdef size_t find_place(Fingerprints self, const char* data) noexcept nogil:
-    """The place of a fingerprint, or the free one where it would be."""
+    """Return the slot of a fingerprint, or the free slot for it."""
     cdef uint32_t* places = <uint32_t*> self.places.data
     cdef size_t mask = self.places.size // sizeof(uint32_t) - 1
     cdef Fingerprint item
@@ -80,7 +80,7 @@ cdef size_t find_place(Fingerprints self, const char* data) noexcept nogil:
 
 
 cdef int spread(Fingerprints self) noexcept nogil:
-    """Doubles the places, and puts what is here, save the last, into the new ones; 0, or -1 without memory."""
+    """Double the hash table, and insert all fingerprints but the last; return 0, or -1 if out of memory."""
     cdef size_t size = 2 * self.places.size if self.places.size else 64 * sizeof(uint32_t)
     cdef size_t number
     cdef Buffer old = self.places

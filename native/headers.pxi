@@ -34,7 +34,7 @@ cdef int on_header(Scanner self, const uint8_t* header, size_t at) noexcept nogi
 
 
 cdef int check_numbers(const uint8_t* header) noexcept nogil:
-    """Of an extended header none counts; but Go and tarfile do not read on where one is malformed."""
+    """Check the numbers of an extended header. None has a meaning, but Go and tarfile stop at a malformed one."""
     cdef int64_t value
     if (
         parse_number(header + 100, 8, &value)
@@ -78,7 +78,7 @@ cdef int end_extension(Scanner self) noexcept nogil:
 
 
 cdef int take_long_name(Buffer* name, const Buffer* body) noexcept nogil:
-    """GNU's long names end with NULs; one in between would be read in two ways."""
+    """Take a GNU long name. It ends with NULs; a NUL within it would be ambiguous."""
     cdef size_t length = field_length(<const uint8_t*> body.data, body.size) if body.size else 0
     if length < body.size and not is_zero(<const uint8_t*> body.data + length, body.size - length):
         return FAULT_NUL_IN_NAME
@@ -96,7 +96,7 @@ cdef struct Names:
 
 
 cdef int on_entry(Scanner self, const uint8_t* header, uint8_t typeflag, int64_t size, size_t at) noexcept nogil:
-    """Takes a header that is an entry, with what extended headers have said of it, into the table."""
+    """Append the entry of a header, and of its extended headers, to the table."""
     cdef Row row
     cdef Names names
     cdef int fault = choose_names(self, header, &names)
@@ -125,7 +125,7 @@ cdef int on_entry(Scanner self, const uint8_t* header, uint8_t typeflag, int64_t
 
 
 cdef int choose_names(Scanner self, const uint8_t* header, Names* names) noexcept nogil:
-    """The path is GNU.sparse.name, or pax's, or GNU's long one, or the header's own; likewise the link's target."""
+    """Choose path and link target: GNU.sparse.name, then pax, then GNU long name, then the header itself."""
     cdef Extended* pax = &self.local
     cdef size_t prefix_size
     names.path, names.path_size = <const char*> header, field_length(header, 100)
@@ -161,7 +161,7 @@ cdef int choose_type(Scanner self, uint8_t typeflag, bint slash, uint8_t* type) 
     if typeflag == c"0" or typeflag == c"7" or typeflag == c"S":
         type[0] = TYPE_FILE
         return FAULT_TRAILING_SLASH if slash else FAULT_NONE
-    if typeflag == 0:  # v7, which marks a directory by its slash
+    if typeflag == 0:  # v7 marks a directory by a trailing slash
         type[0] = TYPE_DIRECTORY if slash else TYPE_FILE
     elif typeflag == c"1":
         type[0] = TYPE_HARDLINK
@@ -181,9 +181,10 @@ cdef int choose_type(Scanner self, uint8_t typeflag, bint slash, uint8_t* type) 
 
 
 cdef int choose_size(Scanner self, uint8_t type, int64_t size) noexcept nogil:
-    """Sets how many bytes of payload follow.
+    """Set the size of the payload that follows.
 
-    Of a hard link every reader ignores the header's size; what its pax header says, GNU tar and libarchive skip.
+    Every reader ignores the size in the header of a hard link. A size in its pax header is a fault, because GNU tar and
+    libarchive skip so many bytes.
     """
     self.state = STATE_HEADER
     self.left = self.local.size if self.local.size_state == SET else size
@@ -210,7 +211,7 @@ cdef int read_attributes(Scanner self, const uint8_t* header, Row* row) noexcept
         return FAULT_NUMBER
     if uid < 0 or uid > MAX_ID or gid < 0 or gid > MAX_ID:
         return FAULT_ID_RANGE
-    # of all types: Go and tarfile do not read on where these are malformed
+    # checked for all types: Go and tarfile stop at malformed device numbers
     if parse_number(header + 329, 8, &major) or parse_number(header + 337, 8, &minor):
         return FAULT_NUMBER
     if (row.type != TYPE_CHAR and row.type != TYPE_BLOCK) or memcmp(header + 257, b"ustar", 5) != 0:
@@ -227,7 +228,7 @@ cdef int read_attributes(Scanner self, const uint8_t* header, Row* row) noexcept
 
 cdef int header_number(const uint8_t* field, size_t size, int state, int64_t value, int common_state, int64_t common,
                        int64_t* result) noexcept nogil:
-    """A header's number, or what the extended headers say in its place."""
+    """Return a number of the header, or its replacement in an extended header."""
     cdef int fault = parse_number(field, size, result)
     if state == SET:
         result[0] = value
@@ -258,7 +259,7 @@ cdef int append_names(Scanner self, EntryTable table, uint8_t type, const Names*
 
 
 cdef int append_xattrs(const Buffer* xattrs, EntryTable table) noexcept nogil:
-    """Copies the records that wait for the next entry, each with the entry's number before it."""
+    """Copy the pending records to the table, each after the number of the entry."""
     cdef size_t start = 0
     cdef size_t size
     cdef size_t total = 0
@@ -281,6 +282,6 @@ cdef int append_xattrs(const Buffer* xattrs, EntryTable table) noexcept nogil:
 
 
 cdef int fail_name(Scanner self, int fault, const char* name, size_t size) noexcept nogil:
-    """Keeps the name at fault for the message."""
+    """Store the name at fault for the message."""
     buffer_assign(&self.culprit_name, name, size)
     return fault

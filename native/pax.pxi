@@ -10,7 +10,7 @@ cdef enum:
 
 
 cdef struct Extended:
-    # what extended headers say of the next entry, or of all
+    # values of extended headers for the next entry, or for all
     int path_state, link_state, size_state, uid_state, gid_state, mtime_state
     int64_t size, uid, gid, mtime
     Buffer path, link
@@ -18,12 +18,12 @@ cdef struct Extended:
     # GNU.sparse.*
     bint sparse, has_name, has_real_size, has_version, has_minor, has_blocks, has_map
     int64_t major, minor, real_size, blocks
-    int64_t pending_offset  # of a 0.0 record pair whose numbytes has not come; -1 for none
+    int64_t pending_offset  # of a 0.0 record pair without numbytes so far; -1 for none
     Buffer name, segments
 
 
 cdef void extended_clear(Extended* pax) noexcept nogil:
-    """Forgets everything but the memory."""
+    """Clear all fields but keep the buffers."""
     cdef Buffer path = pax.path, link = pax.link, xattrs = pax.xattrs, name = pax.name, segments = pax.segments
     memset(pax, 0, sizeof(Extended))
     path.size = link.size = xattrs.size = name.size = segments.size = 0
@@ -40,7 +40,7 @@ cdef void extended_free(Extended* pax) noexcept nogil:
 
 
 cdef int parse_pax(Extended* pax, const char* body, size_t size, bint common) noexcept nogil:
-    """Reads the records `length key=value\n` of an x or g header into `pax`; the last of equal keys counts."""
+    """Parse the records `length key=value\n` of an x or g header into `pax`; the last of equal keys applies."""
     cdef size_t at = 0
     cdef size_t digits, equals
     cdef int64_t length
@@ -93,7 +93,7 @@ cdef int on_pax_record(Extended* pax, const char* key, size_t key_size, const ch
             return FAULT_PAX_GLOBAL
         if memchr(value, 0, size) != NULL:
             return FAULT_NUL_IN_NAME
-        pax.path_state = SET  # to an empty one, too: then there is none
+        pax.path_state = SET  # also if it is empty: then there is no path
         return FAULT_MEMORY if buffer_assign(&pax.path, value, size) != 0 else FAULT_NONE
     if is_key(key, key_size, b"linkpath"):
         if common:
@@ -106,7 +106,7 @@ cdef int on_pax_record(Extended* pax, const char* key, size_t key_size, const ch
         if common:
             return FAULT_PAX_GLOBAL
         pax.size_state = SET
-        return parse_decimal(value, size, &pax.size)  # an empty one is 0 to some, and the header's own to others
+        return parse_decimal(value, size, &pax.size)  # an empty value is ambiguous: 0, or the value of the header
     if has_prefix(key, key_size, b"SCHILY.xattr."):
         if common:
             return FAULT_PAX_GLOBAL

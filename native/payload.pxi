@@ -28,13 +28,13 @@ cdef class PayloadWriter:
     # the payload at hand
     cdef bint skipping
     cdef int64_t start, at, end
-    # spans that are to be written at once, for they follow each other in the file
+    # pending spans that are adjacent in the file
     cdef iovec pieces[MAX_PIECES]
     cdef int count
     cdef int64_t pieces_start
 
     def __cinit__(self, EntryTable entries not None, int fd, const uint8_t[::1] wanted=None):
-        """Prepares to write one layer.
+        """Prepare to write one layer.
 
         Args:
             entries: the table that the spans number; its scanner may still be growing it.
@@ -50,7 +50,7 @@ cdef class PayloadWriter:
         buffer_free(&self.holes)
 
     def write(self, const uint8_t[::1] chunk, Spans spans not None):
-        """Writes the spans of a chunk, and returns 0 or an errno."""
+        """Write the spans of a chunk; return 0 or an errno."""
         cdef const uint8_t* data = &chunk[0] if chunk.shape[0] else NULL
         cdef int error
         with nogil:
@@ -58,11 +58,11 @@ cdef class PayloadWriter:
         return error
 
     def starts_bytes(self):
-        """For each entry eight bytes: where its payload begins in the file, or -1; shorter than the table."""
+        """Return eight bytes per entry: the offset of its payload in the file, or -1; may be shorter than the table."""
         return buffer_bytes(&self.starts)
 
     def holes_bytes(self):
-        """For each hole sixteen bytes: where it begins in the file and where it ends, in this order and ascending."""
+        """Return sixteen bytes per hole, ascending: its start and its end in the file."""
         return buffer_bytes(&self.holes)
 
 
@@ -108,7 +108,7 @@ cdef int append_span(PayloadWriter self, const uint8_t* data, const Span* span) 
 
 
 cdef int begin_payload_of(PayloadWriter self, uint32_t entry) noexcept nogil:
-    """Finds the place of an entry's payload, behind that of the others."""
+    """Reserve the range of an entry's payload at the end of the file."""
     cdef int64_t size = (<int64_t*> self.entries.sizes.data)[entry]
     cdef size_t missing = entry - self.starts.size // sizeof(int64_t)
     self.skipping = self.wanted is not None and entry < <size_t> self.wanted.shape[0] and self.wanted[entry] == 0
@@ -126,14 +126,14 @@ cdef int begin_payload_of(PayloadWriter self, uint32_t entry) noexcept nogil:
 
 
 cdef int add_hole(PayloadWriter self, int64_t end) noexcept nogil:
-    """Notes a hole from where the payload stands."""
+    """Record a hole from the current offset to `end`."""
     cdef int64_t[2] hole = [self.at, end]
     self.at = end
     return 0 if buffer_append(&self.holes, hole, sizeof(hole)) == 0 else ENOMEM
 
 
 cdef int write_pieces(PayloadWriter self) noexcept nogil:
-    """Writes what was collected, and returns 0 or an errno."""
+    """Write the collected pieces; return 0 or an errno."""
     cdef iovec* piece = self.pieces
     cdef int left = self.count
     cdef ssize_t written

@@ -1,11 +1,11 @@
 # The scanner: a push parser over arbitrary chunks of a tar stream. Reads ustar, pax (global too), GNU and v7 headers.
-# It decides nothing about layers: whiteouts are entries like others here.
+# It knows nothing about layers: whiteouts are ordinary entries here.
 #
 # Spec: POSIX.1-2017 pax, ustar Interchange Format and pax Extended Header; GNU tar manual, appendix D (Tar Internals).
 
 cdef enum:
     BLOCK = 512
-    MAX_EXTENSION = 1 << 20  # of a pax header, a GNU long name or a sparse map: what Go's archive/tar allows
+    MAX_EXTENSION = 1 << 20  # bytes of a pax header, GNU long name or sparse map, as in Go's archive/tar
 
 cdef enum State:
     STATE_HEADER
@@ -20,14 +20,14 @@ cdef enum State:
 
 
 cdef class Scanner:
-    """Scans one layer. Feed it chunks of any size, then finish; after a fault it only repeats the fault.
+    """Scans one layer. Call `feed` with chunks of any size, then `finish`. After a fault, both return the fault again.
 
     Attributes:
-        entries: the table that grows.
-        spans: the payload in the chunk that was fed last.
-        offset: where the header at hand, or at fault, begins in the stream.
-        culprit: the name at fault, where a name is.
-        content: bytes of all files so far, holes included.
+        entries: the table of entries so far.
+        spans: payload in the last chunk.
+        offset: offset of the current header, or of the one at fault, in the stream.
+        culprit: name at fault, if any.
+        content: bytes of all files so far, including holes.
     """
 
     cdef readonly EntryTable entries
@@ -39,9 +39,9 @@ cdef class Scanner:
     cdef State state
     cdef int fault
     cdef int64_t position          # in the stream, of the chunk's start
-    cdef uint8_t block[BLOCK]      # a header that stands across chunks
+    cdef uint8_t block[BLOCK]      # a header that spans chunks
     cdef size_t block_fill
-    cdef int64_t left              # bytes of the body at hand
+    cdef int64_t left              # bytes left of the current body
     cdef int64_t padding           # after it
     cdef uint8_t extension_type
     cdef Buffer extension
@@ -49,7 +49,7 @@ cdef class Scanner:
     cdef bint has_local, has_long_path, has_long_link
     cdef Buffer long_path, long_link
     cdef Buffer culprit_name
-    # the payload at hand
+    # the current payload
     cdef bint first
     cdef int64_t real_size
     cdef Buffer segments
@@ -59,7 +59,7 @@ cdef class Scanner:
     cdef bint map_digits
 
     def __cinit__(self, int64_t max_content=INT64_MAX):
-        """Prepares to scan a layer whose files have `max_content` bytes at most, all together, holes included."""
+        """Prepare to scan a layer; its files may have `max_content` bytes in total, including holes."""
         self.entries = EntryTable()
         self.spans = Spans()
         self.state = STATE_HEADER
@@ -81,7 +81,7 @@ cdef class Scanner:
         return buffer_bytes(&self.culprit_name)
 
     def feed(self, const uint8_t[::1] chunk):
-        """Scans a chunk and returns a fault, 0 for none."""
+        """Scan a chunk; return a fault, 0 for none."""
         cdef size_t size = chunk.shape[0]
         if self.entries.complete is not None:
             raise ValueError("the table is complete")
@@ -92,7 +92,7 @@ cdef class Scanner:
         return self.fault
 
     def finish(self):
-        """Says that the stream has ended, and returns a fault, 0 for none."""
+        """End the stream; return a fault, 0 for none."""
         if self.fault != FAULT_NONE:
             return self.fault
         if self.state in (STATE_HEADER, STATE_SECOND_ZERO) and self.block_fill == 0:

@@ -15,11 +15,11 @@ cdef struct Span:
 
 
 cdef class Spans:
-    """Where payload lies in the chunk that was fed last.
+    """The payload in the last chunk.
 
     Each is (entry, chunk_offset, length, file_offset, flags): `length` bytes at `chunk_offset` of the chunk belong at
     `file_offset` of the file of `entry`; flags say whether it is the entry's first (1) and last (2). An empty file has
-    one span without bytes. Spans are replaced at the next feed.
+    one span of length 0. The next `feed` replaces the spans.
     """
 
     cdef Buffer items
@@ -41,12 +41,12 @@ cdef class Scanner  # declared here, defined in scanner.pxi
 
 
 cdef int begin_payload(Scanner self, size_t at) noexcept nogil:
-    """Checks the layout of the last entry's file, and emits an empty one at once."""
+    """Check the layout of the last entry's file; emit the span of an empty one."""
     cdef Segment* segments = <Segment*> self.segments.data
     cdef int64_t end = 0
     cdef int64_t stored = 0
     cdef size_t number
-    cdef bint ragged = False  # GNU tar goes on at the next block after each piece, others at the next byte
+    cdef bint ragged = False  # after each piece GNU tar continues at the next block, others at the next byte
     for number in range(self.segments.size // sizeof(Segment)):
         if (
             segments[number].offset < end
@@ -88,7 +88,7 @@ cdef int add_span(Scanner self, size_t at, size_t length, int64_t file_offset, u
 
 
 cdef size_t scan_payload(Scanner self, size_t at, size_t available, int* fault) noexcept nogil:
-    """Emits spans for what the chunk holds of the payload, and returns how many bytes that is."""
+    """Emit spans for the payload in the chunk; return its size."""
     cdef Segment* segments = <Segment*> self.segments.data
     cdef size_t done = 0
     cdef size_t take

@@ -77,14 +77,14 @@ cdef int add_segment(Buffer* segments, int64_t offset, int64_t length) noexcept 
 
 
 cdef int begin_file(Scanner self, const uint8_t* header, uint8_t typeflag) noexcept nogil:
-    """Chooses how the payload of a file is laid out, and the state that reads it."""
+    """Choose the layout of a file's payload, and the state that reads it."""
     cdef Extended* pax = &self.local
     cdef int fault
     self.segments.size = 0
     self.real_size = self.left
     self.state = STATE_PAYLOAD
     if typeflag == c"S":
-        if pax.sparse or memcmp(header + 257, b"ustar  \0", 8) != 0:  # of others, star's maps look different
+        if pax.sparse or memcmp(header + 257, b"ustar  \0", 8) != 0:  # maps of star differ
             return FAULT_SPARSE
         if parse_number(header + 483, 12, &self.real_size) != FAULT_NONE or self.real_size < 0:
             return FAULT_SPARSE
@@ -95,7 +95,7 @@ cdef int begin_file(Scanner self, const uint8_t* header, uint8_t typeflag) noexc
         return fault
     if not pax.sparse:
         return add_segment(&self.segments, 0, self.left)
-    if not pax.has_real_size or memcmp(header + 257, b"ustar\0", 6) != 0:  # GNU tar takes others for whole files
+    if not pax.has_real_size or memcmp(header + 257, b"ustar\0", 6) != 0:  # GNU tar reads others as whole files
         return FAULT_SPARSE
     self.real_size = pax.real_size
     if pax.has_version:
@@ -106,7 +106,7 @@ cdef int begin_file(Scanner self, const uint8_t* header, uint8_t typeflag) noexc
         self.map_digits = False
         self.state = STATE_SPARSE_MAP
         return FAULT_NONE
-    if pax.segments.size == 0:  # GNU tar and tarfile do not read on here
+    if pax.segments.size == 0:  # GNU tar and tarfile stop here
         return FAULT_SPARSE
     if pax.has_blocks and pax.blocks != <int64_t> (pax.segments.size // sizeof(Segment)):
         return FAULT_SPARSE
@@ -163,7 +163,7 @@ cdef int on_sparse_map_block(Scanner self, const uint8_t* block, size_t at) noex
         if self.map_count == 0:
             if self.map_number > MAX_EXTENSION:
                 return FAULT_EXTENSION_SIZE
-            self.map_count = 1 + 2 * self.map_number  # numbers that are to come, and this one
+            self.map_count = 1 + 2 * self.map_number  # numbers that follow, and this one
         elif self.segments.size and (<Segment*> (self.segments.data + self.segments.size) - 1).length < 0:
             last = <Segment*> (self.segments.data + self.segments.size) - 1
             last.length = self.map_number

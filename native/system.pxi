@@ -44,19 +44,19 @@ cdef extern from "sys/stat.h" nogil:
 
 
 def start_writeback(int fd, int64_t offset, int64_t size):
-    """Asks the kernel to begin writing a range of a file to its disk, without waiting. Failure does not matter."""
+    """Ask the kernel to begin writing a range of a file to its disk, without waiting. Errors are ignored."""
     with nogil:
         sync_file_range(fd, offset, size, SYNC_FILE_RANGE_WRITE)
 
 
 def give_back(int fd, int64_t offset, int64_t size):
-    """Frees the place that a range of a file takes; it reads as zeros then, or as before where that cannot be done."""
+    """Punch a hole into a file. The range then reads as zeros, or unchanged if the filesystem cannot do this."""
     with nogil:
         fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, size)
 
 
 def sync_filesystem(int fd):
-    """Waits until everything on the filesystem of `fd` is on its disk; returns 0 or an errno."""
+    """Wait until everything on the filesystem of `fd` is on its disk; return 0 or an errno."""
     cdef int error = 0
     with nogil:
         if syncfs(fd) != 0:
@@ -65,7 +65,7 @@ def sync_filesystem(int fd):
 
 
 def exchange(int old_dir, bytes old not None, int new_dir, bytes new not None):
-    """Swaps two names atomically; returns 0 or an errno (EINVAL, ENOSYS where the filesystem cannot)."""
+    """Swap two names atomically; return 0 or an errno (EINVAL, ENOSYS where the filesystem cannot)."""
     cdef const char* old_name = old
     cdef const char* new_name = new
     cdef int error = 0
@@ -76,9 +76,9 @@ def exchange(int old_dir, bytes old not None, int new_dir, bytes new not None):
 
 
 def remove_tree(int directory, bytes name not None):
-    """Removes `name` and everything below it, never following a link; returns 0 or an errno.
+    """Remove `name` and everything below it, without following links; return 0 or an errno.
 
-    What is mounted below is left alone, and an error (EBUSY). A name that is not there is no failure.
+    A mount below it is an error (EBUSY) and stays. A missing name is no error.
     """
     cdef const char* entry = name
     cdef int error
@@ -88,7 +88,7 @@ def remove_tree(int directory, bytes name not None):
 
 
 cdef int remove_entry(int directory, const char* name) noexcept nogil:
-    """Removes one name, of whatever type."""
+    """Remove one name, of whatever type."""
     if unlinkat(directory, name, 0) == 0 or errno == ENOENT:
         return 0
     if errno != EISDIR:
@@ -97,7 +97,7 @@ cdef int remove_entry(int directory, const char* name) noexcept nogil:
 
 
 cdef bint is_mount_point(int fd) noexcept nogil:
-    """Whether a directory is the root of a mount, be it of the same filesystem (Linux 5.8; before that never)."""
+    """Return whether a directory is the root of a mount, also of a bind mount (Linux 5.8; before that always false)."""
     cdef statx_result found
     if statx(fd, b"", AT_EMPTY_PATH, 0, &found) != 0:
         return False
@@ -105,7 +105,7 @@ cdef bint is_mount_point(int fd) noexcept nogil:
 
 
 cdef int open_unreadable(int directory, const char* name) noexcept nogil:
-    """Gives a directory back to its owner, and opens it; by descriptor, since the name may become a link meanwhile."""
+    """Make a directory accessible to its owner, and open it; by descriptor, because the name may become a link."""
     cdef char itself[32]
     cdef int fd = -1
     cdef int error

@@ -23,20 +23,20 @@ _ATTESTATION = Platform("unknown", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """Names a piece of content by digest, with its type and size.
+    """A reference to content by digest, with its type and size.
 
     Attributes:
         media_type: RFC 6838 type and subtype.
-        digest: of the content's bytes.
-        size: of the content, in bytes.
-        platform: in an index, what the manifest runs on.
-        os_features: in an index, what the manifest needs of its operating system besides.
-        annotations: as they came.
-        urls: where else the content is said to be; nothing asks them.
-        data: the content itself, where the descriptor has it.
+        digest: digest of the content.
+        size: size of the content, in bytes.
+        platform: platform of the manifest, in an index.
+        os_features: features of the operating system that the manifest requires, in an index.
+        annotations: annotations, unchanged.
+        urls: further locations of the content; fastpull never requests them.
+        data: the content itself, if the descriptor embeds it.
 
     Raises:
-        ValueError: a size out of range, no media type, data that are something else than the content.
+        ValueError: the size is out of range, the media type is invalid, or `data` does not match the digest.
 
     Spec: image-spec descriptor.md.
     """
@@ -62,10 +62,10 @@ class Descriptor:
 
     @classmethod
     def from_document(cls, document: JsonDocument) -> Self:
-        """Reads a descriptor out of a manifest or an index.
+        """Parse a descriptor of a manifest or an index.
 
         Raises:
-            MalformedDocument: a field is missing or breaks its rules.
+            MalformedDocument: a field is missing or invalid.
         """
         platform = document.child("platform")
         try:
@@ -88,21 +88,21 @@ class Descriptor:
 
     @property
     def is_attestation(self) -> bool:
-        """Whether this entry of an index is a build's attestation and not an image (``unknown/unknown``)."""
+        """Whether this entry of an index is an attestation (``unknown/unknown``) and not an image."""
         return self.platform == _ATTESTATION
 
     @property
     def is_nondistributable(self) -> bool:
-        """Whether this is a layer that its author does not let registries give away."""
+        """Whether this is a layer that registries must not distribute."""
         return self.media_type.startswith((media_types.OCI_FOREIGN_LAYER, media_types.DOCKER_FOREIGN_LAYER))
 
     def annotation(self, name: str) -> str | None:
-        """The value of an annotation, or None."""
+        """Return the value of an annotation, or None."""
         return dict(self.annotations).get(name)
 
 
 def _platform(document: JsonDocument) -> Platform | None:
-    """The platform of an index's entry; None for one without operating system or architecture: its config decides."""
+    """Return the platform of an entry of an index; None if it is incomplete, because the config decides then."""
     os, architecture, variant = (document.text_or(name, "") for name in ("os", "architecture", "variant"))
     platform = Platform.normalised(os, architecture, variant)
     return platform if platform.is_complete else None

@@ -1,4 +1,4 @@
-"""Digests: the names of content."""
+"""Digests: identifiers of content."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ALGORITHMS = tuple(_ENCODED)
 class Digest:
     """A content identifier, such as ``sha256:6c3c62…``.
 
-    One that exists is valid to the last character, so that its parts may become a path.
+    An existing digest is valid, so that its parts are safe in a path.
 
     Attributes:
         algorithm: ``sha256`` or ``sha512``.
         encoded: the hash in lower-case hexadecimal.
 
     Raises:
-        InvalidDigest: the grammar is broken, or the algorithm is not one of the two.
+        InvalidDigest: the text is malformed, or the algorithm is not supported.
 
     Spec: image-spec descriptor.md, Digests.
     """
@@ -48,7 +48,7 @@ class Digest:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``algorithm:encoded``."""
+        """Parse ``algorithm:encoded``."""
         match = _GRAMMAR.fullmatch(text)
         if match is None:
             raise InvalidDigest(text, "not a digest")
@@ -56,21 +56,21 @@ class Digest:
 
     @classmethod
     def of(cls, content: bytes, algorithm: str = "sha256") -> Self:
-        """Hashes ``content``."""
+        """Return the digest of ``content``."""
         return cls(algorithm, hashlib.new(algorithm, content).hexdigest())
 
     @classmethod
     def sealed(cls, hasher: _Hash) -> Self:
-        """Takes the digest of what a hasher has seen."""
+        """Return the digest of the bytes that a hasher has hashed."""
         return cls(hasher.name, hasher.hexdigest())
 
     def hasher(self) -> _Hash:
-        """Starts a hash of this digest's algorithm."""
+        """Return a new hasher of this algorithm."""
         return hashlib.new(self.algorithm)
 
     @property
     def short(self) -> str:
-        """The first twelve hexadecimal digits, as docker shows them."""
+        """The first twelve hexadecimal digits, as in docker."""
         return self.encoded[:12]
 
     def __str__(self) -> str:

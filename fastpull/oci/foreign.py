@@ -1,4 +1,4 @@
-"""What registries hold beside images, and layers in other formats: known by their media types, to be named politely."""
+"""Content of registries that is no image, and unsupported layers: recognised by media type, for error messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ForeignFormat:
-    """Something that is well-formed and cannot become a root filesystem here.
+    """Valid content that fastpull cannot turn into a root filesystem.
 
     Attributes:
-        name: with its article.
-        advice: who can do something with it.
+        name: name with its article.
+        advice: tool that supports it, or what to pull in its place.
     """
 
     name: str
@@ -19,7 +19,7 @@ class ForeignFormat:
 
 
 _FORMATS = (
-    # part of a media type, what it says
+    # part of a media type, format
     ("+encrypted", ForeignFormat("encrypted", "Decrypt it with skopeo copy --decryption-key, and pull the copy")),
     (".nydus.", ForeignFormat("a Nydus blob", "Pull the image that it was made of, often the tag without -nydus")),
     ("erofs", ForeignFormat("an EROFS image", "Pull the image that it was made of")),
@@ -39,5 +39,5 @@ _FORMATS = (
 
 
 def foreign_format(*types: str) -> ForeignFormat | None:
-    """What media types stand for; the first that is known decides."""
+    """Return the format of the first known media type; None if all are unknown."""
     return next((found for one in types for part, found in _FORMATS if part in one.lower()), None)

@@ -1,4 +1,4 @@
-"""An image: what a reference resolves to."""
+"""Images: the result of resolving a reference."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """What an image's config says of its platform, its layers and how to run it.
+    """The config of an image: platform, layers and execution parameters.
 
     Attributes:
-        platform: what the image runs on; its parts are empty where the config leaves them out.
+        platform: platform of the image; a part that the config omits is empty.
         diff_ids: digests of the uncompressed layers, from the base to the top.
         created: RFC 3339 time, or None.
-        user, working_dir, env, entrypoint, cmd, labels: the execution parameters, as they came.
-        volumes, exposed_ports: likewise, sorted.
-        stop_signal, author, os_version, os_features: likewise.
-        raw: the config's bytes.
+        user, working_dir, env, entrypoint, cmd, labels: execution parameters, unchanged.
+        volumes, exposed_ports: execution parameters, sorted.
+        stop_signal, author, os_version, os_features: as in the config.
+        raw: bytes of the config.
 
     Spec: image-spec config.md.
     """
@@ -51,7 +51,7 @@ class ImageConfig:
 
     @property
     def created_seconds(self) -> int:
-        """`created` in whole seconds since the epoch; 0 where the config does not say it, or not in RFC 3339."""
+        """`created` in whole seconds since the epoch; 0 if the config omits it, or it is not in RFC 3339."""
         try:
             created = datetime.fromisoformat(self.created or "")
         except ValueError:
@@ -60,10 +60,10 @@ class ImageConfig:
 
     @classmethod
     def parse(cls, body: bytes, subject: str) -> ImageConfig:
-        """Reads the bytes of a config.
+        """Parse a config.
 
         Raises:
-            MalformedDocument: not strict JSON, or a field that breaks the specification.
+            MalformedDocument: the bytes are not strict JSON, or a field violates the specification.
         """
         document = JsonDocument.parse(body, subject)
         rootfs = document.child("rootfs")
@@ -102,7 +102,7 @@ class ImageConfig:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One changeset: the blob that holds it, and what the blob is when uncompressed."""
+    """A layer: its blob, and the digest of the uncompressed blob."""
 
     blob: Descriptor
     diff_id: Digest
@@ -110,15 +110,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A manifest with its config, ready to be pulled.
+    """A manifest and its config.
 
     Attributes:
-        source: the reference or layout it came from, as the user wrote it.
-        digest: of the manifest.
-        manifest: its content.
-        config: the image's config, with the platform that was asked for where it names none.
-        warnings: what the documents leave out and how it was read, a sentence each.
-        layers: the layers from the base to the top.
+        source: source of the image as the user gave it.
+        digest: digest of the manifest.
+        manifest: manifest of the image.
+        config: config of the image; a missing platform is the requested one.
+        warnings: omissions in the documents and their interpretation, one sentence each.
+        layers: layers from the base to the top.
 
     Raises:
         MalformedDocument: manifest and config list different numbers of layers.
@@ -139,10 +139,10 @@ class Image:
 
     @property
     def platform(self) -> Platform:
-        """What the image runs on."""
+        """Platform of the image."""
         return self.config.platform
 
     @property
     def size(self) -> int:
-        """Of all layers as they are stored, in bytes."""
+        """Sum of the sizes of all blobs of layers, in bytes."""
         return sum(layer.size for layer in self.manifest.layers)

@@ -1,4 +1,4 @@
-"""Strict reading of the specifications' JSON."""
+"""Strict parsing of JSON documents."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, NoReturn
 from fastpull.errors import MalformedDocument
 
 MAX_DOCUMENT_SIZE = 4 << 20
-"""The largest manifest or config that is read, in bytes; the distribution specification asks registries for as much."""
+"""Maximum size of a manifest or config, in bytes; the distribution specification requires registries to accept this."""
 
 
 class JsonDocument:
-    """A JSON object that is read field by field, each with its type.
+    """A JSON object with typed access to its fields.
 
     Args:
         value: the object.
-        subject: what it is, for messages.
-        at: the path of the object in its document, for messages.
+        subject: name of the document in messages.
+        at: path of the object in its document, for messages.
     """
 
     __slots__ = ("_at", "_subject", "_value")
@@ -29,11 +29,11 @@ class JsonDocument:
 
     @classmethod
     def parse(cls, body: bytes, subject: str) -> JsonDocument:
-        """Reads one JSON object.
+        """Parse a JSON object.
 
         Raises:
-            MalformedDocument: over 4 MiB, not UTF-8, not JSON, not an object, or an object with a name twice
-                anywhere in it.
+            MalformedDocument: the body exceeds 4 MiB, is not UTF-8, not JSON or not an object, or any object in it
+                has a duplicate name.
 
         Spec: image-spec considerations.md, Canonicalization and JSON (I-JSON, RFC 7493).
         """
@@ -44,17 +44,17 @@ class JsonDocument:
 
     @classmethod
     def parse_list(cls, body: bytes, subject: str) -> list[JsonDocument]:
-        """Reads a list of JSON objects; errors are those of `parse`."""
+        """Parse a list of JSON objects; raises the errors of `parse`."""
         return cls({"": _parse(body, subject)}, subject).children("")
 
     def fail(self, reason: str) -> NoReturn:
-        """Refuses the document."""
+        """Raise MalformedDocument."""
         at = f" at {self._at}" if self._at else ""
         raise MalformedDocument(self._subject, reason + at)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all fields, as they came."""
+        """Names of all fields, in the order of the document."""
         return tuple(self._value)
 
     def __contains__(self, name: str) -> bool:
@@ -71,27 +71,27 @@ class JsonDocument:
         return value
 
     def text(self, name: str) -> str:
-        """A required string."""
+        """Return a required string."""
         value: str = self._get(name, str, "a string", required=True)
         return value
 
     def text_or(self, name: str, default: str) -> str:
-        """A string, or ``default`` where there is none."""
+        """Return a string, or ``default`` if there is none."""
         value: str | None = self._get(name, str, "a string", required=False)
         return default if value is None else value
 
     def integer(self, name: str) -> int:
-        """A required integer."""
+        """Return a required integer."""
         value: int = self._get(name, int, "an integer", required=True)
         return value
 
     def child(self, name: str) -> JsonDocument | None:
-        """An object, or None."""
+        """Return an object, or None."""
         value = self._get(name, dict, "an object", required=False)
         return None if value is None else JsonDocument(value, self._subject, f"{self._at}/{name}")
 
     def children(self, name: str) -> list[JsonDocument]:
-        """A list of objects; empty where there is none."""
+        """Return a list of objects; empty if there is none."""
         values = self._get(name, list, "a list", required=False) or []
         found = []
         for number, value in enumerate(values):
@@ -101,25 +101,25 @@ class JsonDocument:
         return found
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of strings; empty where there is none."""
+        """Return a list of strings; empty if there is none."""
         values = self._get(name, list, "a list", required=False) or []
         if not all(isinstance(value, str) for value in values):
             self.fail(f"{name!r} holds something that is not a string")
         return tuple(values)
 
     def mapping(self, name: str) -> dict[str, str]:
-        """An object from strings to strings; empty where there is none."""
+        """Return an object with string values; empty if there is none."""
         values = self._get(name, dict, "an object", required=False) or {}
         if not all(isinstance(value, str) for value in values.values()):
             self.fail(f"{name!r} holds something that is not a string")
         return values
 
     def keys_of(self, name: str) -> tuple[str, ...]:
-        """The names in an object, whatever they stand for, sorted; empty where there is none."""
+        """Return the sorted names of an object; empty if there is none."""
         return tuple(sorted(self._get(name, dict, "an object", required=False) or {}))
 
     def objects(self, name: str) -> list[dict[str, Any]]:
-        """A list of objects that nobody looks into; empty where there is none."""
+        """Return a list of objects without checking their fields; empty if there is none."""
         self.children(name)
         return list(self._value.get(name) or ())
 

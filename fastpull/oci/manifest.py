@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastpull.oci.platform import Platform
 
 MAX_INDEX_DEPTH = 4
-"""How many indexes may stand within each other; builders make one, or two."""
+"""Maximum nesting of indexes; builders make one or two levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Manifest:
     """One image for one platform.
 
     Attributes:
-        media_type: OCI's or Docker's.
+        media_type: media type of OCI or Docker.
         config: descriptor of the image's config.
         layers: descriptors from the base to the top.
-        raw: the manifest's bytes.
+        raw: bytes of the manifest.
 
     Spec: image-spec manifest.md.
     """
@@ -42,9 +42,9 @@ class Index:
     """The manifests of one image for several platforms, or further indexes.
 
     Attributes:
-        subject: what the index is, for messages.
-        media_type: OCI's or Docker's.
-        manifests: in the order of preference that the author gave.
+        subject: name of the index in messages.
+        media_type: media type of OCI or Docker.
+        manifests: descriptors, in the author's order of preference.
 
     Spec: image-spec image-index.md.
     """
@@ -54,14 +54,14 @@ class Index:
     manifests: tuple[Descriptor, ...] = field(default=())
 
     def candidates(self, wanted: Platform) -> tuple[Descriptor, ...]:
-        """The entries that may hold the image for a platform, the best first.
+        """Return the entries that may be the image for a platform, the best first.
 
-        An entry that names a platform is taken by it; those that need features of the operating system come after
-        those that do not. Nested indexes, and manifests without a platform, are looked into after those. Attestations
-        (``unknown/unknown``) and other objects are never images.
+        Entries with a matching platform come first, those that require features of the operating system last among
+        them. Nested indexes and manifests without a platform follow. Attestations (``unknown/unknown``) and other
+        objects are never images.
 
         Raises:
-            NoMatchingPlatform: there is none.
+            NoMatchingPlatform: no entry matches.
         """
         named: list[tuple[tuple[bool, int], Descriptor]] = []
         unnamed: list[Descriptor] = []
@@ -86,7 +86,7 @@ class Index:
 
 
 def parse_manifest(body: bytes, content_type: str | None, subject: str) -> Manifest | Index:
-    """Reads the body of a manifest or an index.
+    """Read the body of a manifest or an index.
 
     Args:
         body: exactly the bytes that the digest names.

@@ -1,4 +1,4 @@
-"""The media types that an image is made of.
+"""The media types of images.
 
 Spec: image-spec media-types.md; Docker's image manifest version 2, schema 2.
 """
@@ -26,7 +26,7 @@ LAYERS = frozenset(
         *(base + packed for base in (DOCKER_LAYER, DOCKER_FOREIGN_LAYER) for packed in ("", ".gzip", ".zstd")),
     }
 )
-"""Layers are inflated by their magic bytes; the media type only says that it is a layer at all."""
+"""Layers are inflated by their magic bytes; the media type only marks a descriptor as a layer."""
 
 SCHEMA_1 = frozenset(
     {
@@ -36,9 +36,9 @@ SCHEMA_1 = frozenset(
 )
 
 ACCEPT = f"{OCI_MANIFEST}, {DOCKER_MANIFEST}, {OCI_INDEX}, {DOCKER_LIST}"
-"""Sent with every request for a manifest: some registries answer 404 for a type that was not asked for."""
+"""Sent with every request for a manifest: some registries answer 404 for a type that is not listed."""
 
 
 def essence(content_type: str) -> str:
-    """A media type without its parameters, in lower case. Spec: RFC 9110, 8.3.1."""
+    """Return a media type without its parameters, in lower case. Spec: RFC 9110, 8.3.1."""
     return content_type.partition(";")[0].strip().lower()

@@ -1,4 +1,4 @@
-"""Platforms, and which of several manifests fits one."""
+"""Platforms, and how well they match."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 from fastpull.errors import InvalidPlatform
 
 _PART = re.compile(r"[A-Za-z0-9_.-]+")
-_ARCHITECTURES = {  # what people, kernels and enroot say -> what the specification says (Go's GOARCH)
+_ARCHITECTURES = {  # names in common use -> the specification's name (Go's GOARCH)
     "x86_64": "amd64",
     "x86-64": "amd64",
     "aarch64": "arm64",
@@ -41,12 +41,12 @@ _DEFAULT_VARIANTS = {"arm64": "v8", "arm": "v7", "amd64": "v1"}
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What an image runs on: ``os/architecture[/variant]``.
+    """The platform of an image: ``os/architecture[/variant]``.
 
     Attributes:
-        os: for example ``linux``; empty where a document names none.
-        architecture: as Go names it: ``amd64``, ``arm64``; the kernel's names are translated. Empty likewise.
-        variant: of the processor, such as ``v7``; None where none was named.
+        os: operating system, for example ``linux``; empty if a document omits it.
+        architecture: Go's name, such as ``amd64`` or ``arm64``; names of the kernel are translated. Empty if omitted.
+        variant: variant of the processor, such as ``v7``; None if omitted.
 
     Spec: image-spec image-index.md, platform.
     """
@@ -57,10 +57,10 @@ class Platform:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``os/architecture[/variant]``; an architecture alone is Linux's, a system alone has this machine's one.
+        """Read ``os/architecture[/variant]``; an architecture alone means Linux, a system alone this machine's.
 
         Raises:
-            InvalidPlatform: more parts, or empty ones.
+            InvalidPlatform: a part is empty, or there are too many.
         """
         parts = text.split("/")
         if len(parts) == 1:
@@ -72,7 +72,7 @@ class Platform:
 
     @classmethod
     def normalised(cls, os: str, architecture: str, variant: str | None = None) -> Self:
-        """Makes a platform from names in anyone's spelling."""
+        """Return a platform from names in any known spelling."""
         spelled = architecture.lower()
         return cls(
             os.lower(),
@@ -82,16 +82,16 @@ class Platform:
 
     @classmethod
     def of_host(cls) -> Self:
-        """The platform that this process runs on."""
+        """Return the platform of this machine."""
         return cls.normalised("linux", host_platform.machine())
 
     @property
     def is_complete(self) -> bool:
-        """Whether both operating system and architecture are named."""
+        """Whether both operating system and architecture are known."""
         return bool(self.os and self.architecture)
 
     def completed(self, wanted: Platform) -> Platform:
-        """The same platform, with an empty operating system or architecture replaced by that of ``wanted``.
+        """Return this platform, with an empty operating system or architecture replaced by that of ``wanted``.
 
         The variant comes with the architecture.
         """
@@ -100,15 +100,15 @@ class Platform:
 
     @property
     def canonical(self) -> Self:
-        """The same platform in the one spelling that leaves out a variant which goes without saying."""
-        goes_without_saying = self.variant == _DEFAULT_VARIANTS.get(self.architecture)
-        return replace(self, variant=None) if goes_without_saying else self
+        """The same platform without a default variant."""
+        is_default = self.variant == _DEFAULT_VARIANTS.get(self.architecture)
+        return replace(self, variant=None) if is_default else self
 
     def rank(self, offered: Platform) -> int | None:
-        """How well an offered platform serves this one.
+        """Return how well an offered platform matches this one.
 
         Returns:
-            None if it does not; otherwise a number, the lower the better. An older variant of the same architecture
+            None if it does not match; otherwise a number, lower is better. An older variant of the same architecture
             runs on a newer one (arm v6 on v7), never the other way round.
         """
         if (self.os, self.architecture) != (offered.os, offered.architecture):

@@ -1,4 +1,4 @@
-"""References: what a user types to name an image in a registry."""
+"""References: names of images in registries."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Reference:
     """An image in a registry: ``registry/repository[:tag][@digest]``.
 
     Attributes:
-        registry: host and port as the user knows them; Docker Hub is ``docker.io``.
-        repository: the name within the registry, ``library/`` included.
-        tag: ``latest`` where the user gave neither tag nor digest.
-        digest: pins the content; where it is given, the tag is only for show.
+        registry: host and port; Docker Hub is ``docker.io``.
+        repository: name within the registry, including ``library/``.
+        tag: tag; ``latest`` if the user gave neither tag nor digest.
+        digest: digest that pins the content; the tag has no effect then.
 
     Raises:
-        InvalidReference: a part breaks the grammar.
+        InvalidReference: a part is malformed.
 
     Spec: distribution-spec, Pulling manifests; the defaults are docker's.
     """
@@ -59,10 +59,10 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a reference as docker does, and enroot's ``REGISTRY#IMAGE`` too.
+        """Parse a reference as docker does; also enroot's ``REGISTRY#IMAGE``.
 
-        The first part names a registry if it holds a dot or a colon, is ``localhost`` or has upper-case letters, or
-        if ``#`` follows it. Without a registry the image is Docker Hub's, and a name of one part is in ``library/``.
+        The first part is a registry if it contains a dot, a colon or upper-case letters, is ``localhost``, or is
+        followed by ``#``. The default registry is Docker Hub, where a name of one part is in ``library/``.
         """
         if "://" in text:
             raise InvalidReference(text, "a reference has no scheme")
@@ -86,21 +86,21 @@ class Reference:
 
     @property
     def host(self) -> str:
-        """Host and port to connect to: Docker Hub's registry is at another name than its own."""
+        """Host and port to connect to; they differ from `registry` for Docker Hub."""
         return _DOCKER_HUB_HOST if self.registry == DOCKER_HUB else self.registry
 
     @property
     def version(self) -> str:
-        """What to ask the registry for: the digest if there is one, else the tag."""
+        """The digest if there is one, else the tag."""
         return str(self.digest) if self.digest else str(self.tag)
 
     def pinned(self, digest: Digest) -> Self:
-        """The same image, tied to the content it resolved to."""
+        """Return this reference with the digest that it resolved to."""
         return replace(self, digest=digest)
 
     @property
     def name(self) -> str:
-        """Registry and repository, without tag and digest; with ``#`` where ``/`` would not be read as it is meant."""
+        """Registry and repository, without tag and digest; with ``#`` if ``/`` would be parsed differently."""
         named = f"{self.registry}/{self.repository}"
         return named if _split_registry(named)[0] == self.registry else f"{self.registry}#{self.repository}"
 
@@ -111,7 +111,7 @@ class Reference:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a ``host[:port]`` is this machine, by name or literal address, without asking a resolver."""
+    """Return whether a ``host[:port]`` is this machine, by name or literal address; no resolver is used."""
     match = _HOST.fullmatch(host)
     if match is None:
         return False
@@ -123,7 +123,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_registry(text: str) -> bool:
-    """Whether a reference, as a user typed it, says which registry it means."""
+    """Return whether a reference names its registry."""
     name = text.partition("@")[0]
     first, slash, _ = name.partition("/")
     is_host = first == "localhost" or first != first.lower() or "." in first or ":" in first

@@ -51,9 +51,7 @@ def tree_of(root: Path) -> dict[bytes, FoundEntry]:
 @pytest.mark.root
 @pytest.mark.peer("umoci")
 @pytest.mark.parametrize("seed", range(-(-_STACKS // _IN_ONE_IMAGE)))
-async def test_entries_below_links_of_their_own_layer_are_where_umoci_has_them(
-    seed: int, settings: Settings, tmp_path: Path
-) -> None:
+async def test_entries_below_links_of_own_layer_equal_umoci(seed: int, settings: Settings, tmp_path: Path) -> None:
     source = random.Random(seed)
     layers: list[list[Member]] = [[] for _ in range(LAYERS)]
     for number in range(_IN_ONE_IMAGE):

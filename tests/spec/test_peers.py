@@ -49,7 +49,7 @@ async def in_layout(registry: FaultyRegistry, reference: str, layout: Path) -> N
 
 
 @pytest.mark.peer("docker-registry", "skopeo")
-async def test_debian_s_registry_and_skopeo_s_pushes(
+async def test_images_pushed_by_skopeo_to_debian_registry_are_pulled(
     registry: FaultyRegistry, real_registry: str, settings: Settings, tmp_path: Path
 ) -> None:
     image = make_image(16)
@@ -70,7 +70,7 @@ async def test_debian_s_registry_and_skopeo_s_pushes(
 
 
 @pytest.mark.peer("skopeo")
-async def test_layouts_of_skopeo(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_layouts_of_skopeo_are_pulled(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     image = make_image(4)
     registry.add_image("demo", "v1", image.layers, image.diff_ids)
     await in_layout(registry, f"{registry.address}/demo:v1", tmp_path / "layout")
@@ -80,7 +80,7 @@ async def test_layouts_of_skopeo(registry: FaultyRegistry, settings: Settings, t
 
 
 @pytest.mark.peer("umoci")
-async def test_layouts_of_umoci(settings: Settings, tmp_path: Path) -> None:
+async def test_layouts_of_umoci_are_pulled(settings: Settings, tmp_path: Path) -> None:
     layout, bundle = tmp_path / "layout", tmp_path / "bundle"
     await asyncio.to_thread(three_repacks, layout, bundle)
     async with fastpull.Client(settings) as client:
@@ -190,7 +190,7 @@ STACKS: dict[str, list[list[Member]]] = {
 @pytest.mark.root
 @pytest.mark.peer("umoci", "skopeo")
 @pytest.mark.parametrize("name", STACKS)
-async def test_the_tree_is_umoci_s(registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str) -> None:
+async def test_tree_equals_umoci(registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str) -> None:
     reference = publish(registry, *[stored(members) for members in STACKS[name]])
     await in_layout(registry, reference, tmp_path / "layout")
     theirs = await asyncio.to_thread(umoci_unpack, tmp_path / "layout", "v1", tmp_path / "bundle")
@@ -201,7 +201,7 @@ async def test_the_tree_is_umoci_s(registry: FaultyRegistry, settings: Settings,
 
 @pytest.mark.root
 @pytest.mark.peer("umoci", "skopeo")
-async def test_the_demonstration_s_tree_is_umoci_s(
+async def test_tree_of_demonstration_image_equals_umoci(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     image = make_image(16)

@@ -70,7 +70,7 @@ async def refused(kind: type[FastpullError], reference: str, tmp_path: Path, set
 
 
 @pytest.mark.parametrize("workers", [1, 8])
-async def test_the_demonstration_s_image_is_as_it_should_be(
+async def test_demonstration_image_has_expected_tree(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, workers: int
 ) -> None:
     image = make_image(4)
@@ -131,7 +131,7 @@ async def test_a_second_pull_fetches_nothing(registry: FaultyRegistry, settings:
     assert names(tmp_path / "one") == names(tmp_path / "two") == {"a", "b"}
 
 
-async def test_what_a_tag_means_is_asked_each_time_and_a_digest_never(
+async def test_tags_are_resolved_each_time_and_digests_never(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     first = publish(registry, [file("a", b"1")])
@@ -146,7 +146,7 @@ async def test_what_a_tag_means_is_asked_each_time_and_a_digest_never(
     assert registry.asked == [], "the cache has it all"
 
 
-async def test_an_index_leads_to_the_platform(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_index_selects_the_platform(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     entries = []
     for architecture in ("arm64", "amd64"):
         publish(registry, [file(architecture)], tag=architecture, architecture=architecture)
@@ -177,7 +177,7 @@ async def refused_platform(reference: str, settings: Settings) -> NoMatchingPlat
     return caught.value
 
 
-async def test_indexes_within_each_other_have_a_limit(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_nesting_of_indexes_is_limited(registry: FaultyRegistry, settings: Settings) -> None:
     publish(registry, [file("a")], tag="t0")
     for depth in range(6):
         media_type, body = registry.manifests["test/image", f"t{depth}"]
@@ -208,7 +208,7 @@ async def test_sha512_digests_are_supported(registry: FaultyRegistry, settings: 
     assert Store(settings.cache).find(fastpull.Digest.parse(digest)) is not None
 
 
-async def test_many_layers_and_few_connections(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_many_layers_need_few_connections(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     layers = [[file(f"f{number}", os.urandom(2000)), file("last", b"%d" % number)] for number in range(70)]
     report, _ = await pull(publish(registry, *layers), tmp_path / "out", replace(settings, connections=1, workers=3))
     assert (tmp_path / "out/last").read_bytes() == b"69"
@@ -217,7 +217,7 @@ async def test_many_layers_and_few_connections(registry: FaultyRegistry, setting
 
 
 @pytest.mark.parametrize("kind", ["unpack", "verify"])
-async def test_the_largest_layer_is_the_first_however_long_its_opening_takes(
+async def test_largest_layer_starts_first(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = publish(registry, *([file(f"f{size}", os.urandom(size))] for size in (2000, 90_000, 40_000, 10)))
@@ -242,13 +242,13 @@ async def test_the_largest_layer_is_the_first_however_long_its_opening_takes(
     assert sizes == sorted(sizes, reverse=True)
 
 
-async def test_the_smallest_memory_is_enough(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_minimum_memory_suffices(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     layers = [[file(f"f{number}", os.urandom(1 << 20))] for number in range(12)]
     await pull(publish(registry, *layers), tmp_path / "out", replace(settings, memory=16 << 20, workers=8))
     assert len(names(tmp_path / "out")) == 12
 
 
-async def test_a_client_pulls_side_by_side(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_client_pulls_concurrently(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     references = [publish(registry, [file("base", BIG)], [file(f"f{n}", b"x")], name=f"image/n{n}") for n in range(5)]
     async with fastpull.Client(settings) as client:
         await asyncio.gather(*(client.pull(one, tmp_path / f"out{n}") for n, one in enumerate(references)))
@@ -268,7 +268,7 @@ async def test_sync_reaches_cache_and_output(registry: FaultyRegistry, settings:
         found.close()
 
 
-def test_scripts_need_no_loop(tmp_path: Path, settings: Settings) -> None:
+def test_scripts_need_no_event_loop(tmp_path: Path, settings: Settings) -> None:
     from fastpull.demo import LoopbackRegistry  # noqa: PLC0415
 
     started: dict[str, Any] = {}
@@ -328,7 +328,7 @@ async def test_a_layout_is_a_source(registry: FaultyRegistry, settings: Settings
             await client.resolve(source)
 
 
-async def test_a_layout_of_one_untagged_image_needs_no_tag(
+async def test_layout_with_one_untagged_image_needs_no_tag(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     publish(registry, [file("a")])
@@ -392,7 +392,7 @@ async def test_warming_fills_the_cache_and_nothing_else(
     assert sum(registry.sent.values()) == 0
 
 
-async def test_warming_looks_again_at_blobs_of_an_earlier_boot(registry: FaultyRegistry, settings: Settings) -> None:
+async def test_warming_verifies_blobs_of_an_earlier_boot(registry: FaultyRegistry, settings: Settings) -> None:
     content = stored([file("a", BIG)])
     reference = publish(registry, content)
     async with fastpull.Client(settings) as client:
@@ -414,7 +414,7 @@ async def test_warming_looks_again_at_blobs_of_an_earlier_boot(registry: FaultyR
 # --- events
 
 
-async def test_events_tell_the_story_in_order(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_events_come_in_order(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("a", BIG)], [file("b")])
     report, events = await pull(reference, tmp_path / "out", settings)
     assert isinstance(events[0], Resolved)
@@ -429,7 +429,7 @@ async def test_events_tell_the_story_in_order(registry: FaultyRegistry, settings
         assert (progress[-1].read, progress[-1].unpacked) == (event.size, event.unpacked)
 
 
-async def test_warnings_name_what_was_odd(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_warnings_name_repeated_paths(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     odd = [file("twice", b"1"), file("twice", b"2"), file("x", xattrs=((b"trusted.overlay.opaque", b"y"),))]
     _, events = await pull(publish(registry, odd), tmp_path / "out", settings)
     messages = [event.message for event in events if isinstance(event, Warned)]
@@ -440,9 +440,7 @@ async def test_warnings_name_what_was_odd(registry: FaultyRegistry, settings: Se
 # --- what is wrong with images
 
 
-async def test_a_blob_of_another_digest_is_refused(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path
-) -> None:
+async def test_blob_with_wrong_digest_is_refused(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     reference = publish(registry, [file("good", BIG)], [file("bad", BIG)])
     registry.faults.append(corrupted(1000))
     error = await refused(DigestMismatch, reference, tmp_path, settings)
@@ -453,7 +451,7 @@ async def test_a_blob_of_another_digest_is_refused(
 
 
 @pytest.mark.parametrize("at", [0, 1000], ids=["the first byte", "a byte in the midst"])
-async def test_a_blob_that_is_spoiled_on_its_way_is_fetched_once_more(
+async def test_blob_damaged_in_transfer_is_fetched_once_more(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, at: int
 ) -> None:
     layers = [stored([file("one", BIG)]), stored([file("two", BIG)])]
@@ -467,7 +465,7 @@ async def test_a_blob_that_is_spoiled_on_its_way_is_fetched_once_more(
     ]
 
 
-async def test_a_blob_that_is_always_spoiled_is_fetched_twice_and_no_more(
+async def test_always_damaged_blob_is_fetched_twice_only(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     layer = stored([file("a", BIG)])
@@ -478,7 +476,7 @@ async def test_a_blob_that_is_always_spoiled_is_fetched_twice_and_no_more(
 
 
 @pytest.mark.parametrize(("spoiled", "succeeds"), [(1, True), (2, False)])
-async def test_a_config_that_is_spoiled_on_its_way_is_fetched_once_more(
+async def test_config_damaged_in_transfer_is_fetched_once_more(
     registry: FaultyRegistry,
     settings: Settings,
     tmp_path: Path,
@@ -503,7 +501,7 @@ async def test_a_config_that_is_spoiled_on_its_way_is_fetched_once_more(
         await refused(DigestMismatch, reference, tmp_path, settings)
 
 
-async def test_a_wrong_digest_goes_before_what_follows_from_it(
+async def test_digest_mismatch_takes_precedence_over_its_consequences(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = publish(registry, [file("a", BIG)])
@@ -512,7 +510,7 @@ async def test_a_wrong_digest_goes_before_what_follows_from_it(
 
 
 @pytest.mark.parametrize("compress", [None, bytes], ids=["gzip", "plain"])
-async def test_a_diff_id_that_does_not_fit_is_refused(
+async def test_wrong_diff_id_is_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, compress: Callable[[bytes], bytes] | None
 ) -> None:
     layer = stored([file("a", BIG)], compress)
@@ -533,9 +531,7 @@ async def test_the_diff_id_of_a_plain_layer_may_be_of_another_algorithm(
 
 
 @pytest.mark.parametrize("change", [-1, 1, 1 << 40])
-async def test_a_size_that_does_not_fit_is_refused(
-    registry: FaultyRegistry, settings: Settings, tmp_path: Path, change: int
-) -> None:
+async def test_wrong_size_is_refused(registry: FaultyRegistry, settings: Settings, tmp_path: Path, change: int) -> None:
     reference = publish(registry, [file("a", BIG)])
     manifest = json.loads(registry.manifests["test/image", "v1"][1])
     manifest["layers"][0]["size"] += change
@@ -564,7 +560,7 @@ async def test_a_size_that_does_not_fit_is_refused(
         "file-as-folder",
     ],
 )  # fmt: skip
-async def test_a_layer_that_cannot_be_unpacked_is_refused(
+async def test_invalid_layer_is_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, blob: bytes, kind: type[FastpullError]
 ) -> None:
     import hashlib  # noqa: PLC0415
@@ -594,7 +590,9 @@ async def test_an_escaping_layer_touches_nothing_outside(
     assert (tmp_path / f"out{tmp_path}/victim/file").read_bytes() == b"theirs"
 
 
-async def test_what_is_no_image_is_refused(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_artifact_that_is_no_image_is_refused(
+    registry: FaultyRegistry, settings: Settings, tmp_path: Path
+) -> None:
     chart = {
         "schemaVersion": 2,
         "mediaType": media_types.OCI_MANIFEST,
@@ -614,7 +612,7 @@ async def test_a_config_for_another_platform_is_refused(
     assert "linux/s390x" in str(error)
 
 
-async def test_layers_and_diff_ids_of_different_number_are_refused(
+async def test_different_numbers_of_layers_and_diff_ids_are_refused(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     layer = stored([file("a")])
@@ -640,7 +638,7 @@ async def test_a_used_destination_is_refused_before_anything_is_fetched(
 
 
 @pytest.mark.parametrize("at", [0, 1000, -1])
-async def test_a_damaged_blob_of_the_cache_is_replaced_by_itself(
+async def test_damaged_blob_of_the_cache_is_replaced(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, at: int
 ) -> None:
     layer = stored([file("a", BIG), file("b", b"b")])
@@ -658,7 +656,7 @@ async def test_a_damaged_blob_of_the_cache_is_replaced_by_itself(
     assert any(isinstance(event, Warned) and "damaged" in event.message for event in events)
 
 
-async def test_an_index_of_the_cache_that_lies_costs_nothing_but_time(
+async def test_wrong_index_of_the_cache_does_not_change_the_output(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     layer = stored([file("a", BIG), file("b", b"b")])
@@ -676,7 +674,7 @@ async def test_an_index_of_the_cache_that_lies_costs_nothing_but_time(
     assert store.indexes.read(digest) == good.to_bytes()
 
 
-async def test_a_short_blob_without_a_seal_is_fetched_again(
+async def test_short_blob_without_metadata_is_fetched_again(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     """As a power cut may leave it: the name is there, the content and the seal are not."""

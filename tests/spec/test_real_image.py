@@ -24,7 +24,7 @@ IMAGE = os.environ.get("FASTPULL_TESTS_IMAGE", "small")
 @pytest.mark.root
 @pytest.mark.peer("buildah", "debootstrap", "docker-registry", "skopeo", "umoci")
 @pytest.mark.timeout(1200)  # the image is built where it is not there yet
-async def test_the_tree_of_a_real_image_is_umoci_s(settings: Settings, tmp_path: Path) -> None:
+async def test_tree_of_real_image_equals_umoci(settings: Settings, tmp_path: Path) -> None:
     image = await asyncio.to_thread(find_image, IMAGE)
     with serving(image, str(tmp_path)) as reference:
         async with fastpull.Client(settings) as client:
@@ -48,9 +48,7 @@ def differences(
 @pytest.mark.root
 @pytest.mark.peer("buildah", "debootstrap", "squashfuse", "umoci", "unsquashfs")
 @pytest.mark.timeout(1200)
-async def test_the_squashfs_of_a_real_image_is_umoci_s_tree_for_every_reader(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_squashfs_of_real_image_equals_umoci_for_every_reader(settings: Settings, tmp_path: Path) -> None:
     image = await asyncio.to_thread(find_image, IMAGE)
     async with fastpull.Client(settings) as client:
         await client.pull(str(image), tmp_path / "image.sqsh")

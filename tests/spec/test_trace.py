@@ -104,7 +104,7 @@ async def test_each_layer_has_a_lane_for_each_of_its_stages(
     assert 0 < report.bottleneck.share <= 1
 
 
-async def test_of_what_is_cached_nothing_is_downloaded(
+async def test_trace_of_cached_layers_has_no_download(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     reference = image(registry)
@@ -114,7 +114,7 @@ async def test_of_what_is_cached_nothing_is_downloaded(
     assert shown.stages(2) == LAYER - {"downloading", "storing"}
 
 
-async def test_nothing_is_kept_where_nobody_looks(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
+async def test_pull_without_trace_keeps_no_slices(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
     async with fastpull.Client(settings) as client:
         report = await client.pull(image(registry), tmp_path / "out")
     assert set(report.stages) >= LAYER
@@ -130,7 +130,7 @@ async def test_a_failed_pull_leaves_its_trace(registry: FaultyRegistry, settings
     assert any({"downloading", "reading and verifying"} <= shown.stages(pid) for pid in (2, 3, 4))
 
 
-async def test_a_cancelled_pull_leaves_its_trace_with_what_it_waited_for(
+async def test_cancelled_pull_writes_its_trace_with_its_wait(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     asked = asyncio.Event()
@@ -181,7 +181,7 @@ def test_a_trace_needs_the_name_of_a_file(name: str) -> None:
         fastpull.sinks.TraceFile(name)
 
 
-def test_where_a_trace_cannot_be_is_said_before_anything_is_done(tmp_path: Path) -> None:
+def test_unwritable_trace_is_reported_before_the_pull(tmp_path: Path) -> None:
     for path in (tmp_path / "no/such/trace.json", tmp_path):
         with pytest.raises(OutputError), fastpull.sinks.TraceFile(path):
             pytest.fail("it has begun")
@@ -189,7 +189,7 @@ def test_where_a_trace_cannot_be_is_said_before_anything_is_done(tmp_path: Path)
 
 
 @pytest.mark.parametrize("error", [None, ValueError("the work's own")])
-def test_the_first_error_is_told(tmp_path: Path, error: ValueError | None) -> None:
+def test_error_of_the_pull_takes_precedence_over_that_of_the_trace(tmp_path: Path, error: ValueError | None) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(OutputError if error is None else ValueError, match=None if error is None else "own"):  # noqa: SIM117
@@ -201,7 +201,7 @@ def test_the_first_error_is_told(tmp_path: Path, error: ValueError | None) -> No
 
 
 @pytest.mark.parametrize("workers", [2, 8])
-async def test_hashing_is_counted_once_whoever_does_it(
+async def test_hashing_is_counted_once_on_either_thread(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, workers: int
 ) -> None:
     """With two workers the layer's own thread does, with eight another one."""

@@ -74,12 +74,12 @@ def skippable(size: int, number: int = 0) -> bytes:
         ("plain", DATA[-5000:]),
     ],
 )  # fmt: skip
-def test_every_form_gives_the_same_bytes(name: str, blob: bytes, step: int) -> None:
+def test_every_compression_gives_the_same_bytes(name: str, blob: bytes, step: int) -> None:
     assert read(blob, step=step) == DATA[-5000:]
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstd, zstd_streamed, bytes])
-def test_large_layers_come_in_bounded_pieces(compress: Callable[[bytes], bytes]) -> None:
+def test_large_layers_are_read_in_bounded_pieces(compress: Callable[[bytes], bytes]) -> None:
     assert read(compress(DATA)) == DATA
 
 
@@ -90,7 +90,7 @@ def test_a_gzip_header_may_have_all_its_fields() -> None:
     assert read(header + body + struct.pack("<II", zlib.crc32(b"hello"), 5)) == b"hello"
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_blob_is_an_empty_layer() -> None:
     assert read(b"") == b""
     assert read(gzip.compress(b"")) == b""
     assert read(zstd(b"")) == b""
@@ -122,7 +122,7 @@ def test_nothing_is_nothing() -> None:
         zstd(DATA)[:200_000] + b"\xff" * 50 + zstd(DATA)[200_050:],
     ],
 )
-def test_corrupt_truncated_and_followed_streams_are_refused(blob: bytes) -> None:
+def test_corrupt_truncated_and_extended_streams_are_refused(blob: bytes) -> None:
     with pytest.raises(DecompressError, match="layer: the layer") as caught:
         read(blob)
     assert caught.value.exit_code == 22
@@ -137,12 +137,12 @@ def test_a_zstd_window_over_the_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("blob", "name"), [(bz2.compress(DATA), "bzip2"), (lzma.compress(DATA), "xz")])
-def test_other_compressions_are_named(blob: bytes, name: str) -> None:
+def test_unsupported_compressions_are_refused_by_name(blob: bytes, name: str) -> None:
     with pytest.raises(UnsupportedMediaType, match=name):
         read(blob)
 
 
-def test_a_bomb_comes_in_pieces_too() -> None:
+def test_bomb_is_read_in_bounded_pieces() -> None:
     stream = inflate(Dribble(gzip.compress(bytes(50 << 20)), 1 << 20), "bomb")
     assert len(stream.read(1000)) <= 1000
     frames = inflate(Dribble(zstd(bytes(50 << 20)), 1 << 20), "bomb")
@@ -162,7 +162,7 @@ def test_a_bomb_comes_in_pieces_too() -> None:
     ),
     st.integers(1, 400),
 )
-def test_frame_borders_are_found_wherever_reads_end(frames: list[bytes], step: int) -> None:
+def test_frame_borders_are_found_at_any_read_size(frames: list[bytes], step: int) -> None:
     blob = b"".join(frames)
     ends = {sum(map(len, frames[:count])) for count in range(len(frames) + 1)}
     for length in {*ends, *range(0, len(blob), max(1, len(blob) // 40))}:

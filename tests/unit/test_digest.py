@@ -39,7 +39,7 @@ def test_registered_algorithms_parse_and_print_the_same(text: str) -> None:
         "sha256:" + "٣" * 64,
     ],
 )
-def test_everything_else_is_refused_before_it_can_become_a_path(text: str) -> None:
+def test_malformed_digests_are_refused(text: str) -> None:
     with pytest.raises(InvalidDigest):
         Digest.parse(text)
 
@@ -56,7 +56,7 @@ def test_of_hashes_content_with_the_named_algorithm() -> None:
     assert Digest.of(b"x", "sha512").encoded == hashlib.sha512(b"x").hexdigest()
 
 
-def test_hasher_seals_to_the_same_digest() -> None:
+def test_hasher_gives_the_digest_of_its_bytes() -> None:
     digest = Digest.of(b"hello", "sha512")
     hasher = digest.hasher()
     hasher.update(b"hello")

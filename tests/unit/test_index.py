@@ -22,21 +22,21 @@ def made() -> LayerIndex:
     return LayerIndex(Digest.of(b"blob"), Digest.of(b"diff", "sha512"), 12345, columns)
 
 
-def test_entries_come_back_as_they_were() -> None:
+def test_index_returns_its_entries_unchanged() -> None:
     index = made()
     assert len(index) == len(ENTRIES)
     assert list(index) == ENTRIES
     assert list(index.paths()) == [entry.path for entry in ENTRIES]
 
 
-def test_an_index_survives_its_file() -> None:
+def test_index_survives_a_round_trip() -> None:
     index = LayerIndex.from_bytes(made().to_bytes())
     assert (index.blob, index.diff_id, index.size) == (Digest.of(b"blob"), Digest.of(b"diff", "sha512"), 12345)
     assert index.columns == made().columns
     assert list(index) == ENTRIES
 
 
-def test_of_equal_attributes_the_last_counts_and_an_empty_one_removes() -> None:
+def test_last_of_equal_attributes_applies_and_empty_one_removes() -> None:
     entry = Entry(
         b"f", EntryType.FILE, xattrs=((b"user.a", b"1"), (b"user.b", b"2"), (b"user.a", b"3"), (b"user.b", b""))
     )
@@ -57,13 +57,13 @@ def test_another_byte_order_is_refused() -> None:
         LayerIndex.from_bytes(b"\n".join((magic, json.dumps(changed).encode(), rest)))
 
 
-def test_an_entry_costs_little() -> None:
+def test_entry_takes_at_most_45_bytes_and_its_name() -> None:
     entries = [Entry(b"%06d" % number, EntryType.FILE) for number in range(1000)]
     columns = LayerIndex.of(entries).columns
     assert sum(map(len, columns)) / 1000 <= 45 + 6
 
 
-def test_a_head_without_end_of_nesting_is_no_index() -> None:
+def test_deeply_nested_head_is_refused() -> None:
     head = json.dumps({"columns": "DEEP"}).replace('"DEEP"', "[" * 100_000 + "]" * 100_000)
     with pytest.raises(ValueError, match="no index of this version"):
         LayerIndex.from_bytes(b"fastpull index 1\n" + head.encode() + b"\n")

@@ -49,14 +49,14 @@ def without(document: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key != name}
 
 
-def test_an_oci_manifest_is_read() -> None:
+def test_oci_manifest_is_parsed() -> None:
     found = parse(manifest())
     assert isinstance(found, Manifest)
     assert str(found.layers[0].digest) == DIGEST
     assert found.config.size == 10
 
 
-def test_a_docker_manifest_is_read() -> None:
+def test_docker_manifest_is_parsed() -> None:
     docker = manifest(
         mediaType=media_types.DOCKER_MANIFEST,
         config=descriptor(media_types.DOCKER_CONFIG),
@@ -65,16 +65,16 @@ def test_a_docker_manifest_is_read() -> None:
     assert isinstance(parse(docker, media_types.DOCKER_MANIFEST), Manifest)
 
 
-def test_parameters_of_the_content_type_do_not_count() -> None:
+def test_parameters_of_content_type_are_ignored() -> None:
     assert isinstance(parse(manifest(), media_types.OCI_MANIFEST.upper() + "; charset=utf-8"), Manifest)
 
 
-def test_the_kind_shows_without_a_media_type() -> None:
+def test_kind_is_detected_without_media_type() -> None:
     assert isinstance(parse(without(manifest(), "mediaType")), Manifest)
     assert isinstance(parse(without(index(), "mediaType")), Index)
 
 
-def test_an_image_without_layers_is_an_image() -> None:
+def test_image_without_layers_is_valid() -> None:
     found = parse(manifest(layers=[]))
     assert isinstance(found, Manifest)
     assert found.layers == ()
@@ -140,13 +140,13 @@ def test_a_body_that_contradicts_its_content_type_is_refused() -> None:
         ),
     ],
 )
-def test_what_is_no_image_is_named(document: Any, words: str) -> None:
+def test_other_artifacts_are_refused_by_name(document: Any, words: str) -> None:
     with pytest.raises(UnsupportedMediaType, match=words) as caught:
         parse(document)
     assert caught.value.exit_code == 21
 
 
-def test_schema_1_is_known_by_its_content_type() -> None:
+def test_schema_1_is_recognised_by_content_type() -> None:
     with pytest.raises(UnsupportedMediaType, match="schema 1"):
         parse({"schemaVersion": 1}, "application/vnd.docker.distribution.manifest.v1+prettyjws")
 
@@ -154,13 +154,13 @@ def test_schema_1_is_known_by_its_content_type() -> None:
 # --- platforms
 
 
-def test_the_entry_of_the_platform_is_chosen() -> None:
+def test_entry_of_the_platform_is_chosen() -> None:
     found = parse(index(entry("linux", "arm64"), entry("linux", "amd64", size=20), entry("windows", "amd64")))
     assert isinstance(found, Index)
     assert [candidate.size for candidate in found.candidates(AMD64)] == [20]
 
 
-def test_the_best_variant_comes_first() -> None:
+def test_best_variant_comes_first() -> None:
     found = parse(
         index(
             entry("linux", "arm", "v5", size=5),
@@ -178,7 +178,7 @@ def test_attestations_are_never_images() -> None:
     assert [candidate.size for candidate in found.candidates(AMD64)] == [20]
 
 
-def test_nested_indexes_come_after_entries_that_fit() -> None:
+def test_nested_indexes_come_after_matching_entries() -> None:
     nested = descriptor(media_types.OCI_INDEX, size=30)
     found = parse(index(nested, entry("linux", "amd64", size=20)))
     assert isinstance(found, Index)
@@ -201,7 +201,7 @@ def config(**fields: Any) -> bytes:
     return json.dumps({"os": "linux", "architecture": "amd64", "rootfs": rootfs, **fields}).encode()
 
 
-def test_a_config_is_read() -> None:
+def test_config_is_parsed() -> None:
     found = ImageConfig.parse(
         config(
             created="2026-01-01T00:00:00Z", config={"Env": ["A=b"], "Cmd": None, "Labels": {"x": "y"}, "User": "1:2"}
@@ -258,7 +258,7 @@ json_values = st.recursive(
 
 
 @given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
-def test_any_body_is_a_manifest_or_a_typed_error(body: bytes) -> None:
+def test_any_body_gives_manifest_or_typed_error(body: bytes) -> None:
     for read in (lambda: parse_manifest(body, None, "fuzz"), lambda: ImageConfig.parse(body, "fuzz")):
         try:
             read()

@@ -87,7 +87,7 @@ def test_undescribed_directories_have_the_defaults() -> None:
     assert (entry.mode, entry.uid, entry.gid, entry.mtime, entry.xattrs) == (0o755, 0, 0, 0, ())
 
 
-def test_the_order_of_the_walk_is_that_of_the_bytes() -> None:
+def test_walk_sorts_names_by_bytes() -> None:
     tree = tree_of([file(b"b"), file(b"a\xff"), file(b"a"), file(b"a/b".replace(b"/", b"-")), file(b"B")])
     assert [path for path, _ in tree.walk()] == [b"", b"B", b"a", b"a-b", b"a\xff", b"b"]
 
@@ -128,17 +128,17 @@ def test_a_whiteout_and_new_children_make_a_new_directory(late: bool) -> None:
     assert found.entry(found.root.children[b"d"]).mode == 0o755
 
 
-def test_markers_in_a_directory_that_is_not_there_do_nothing() -> None:
+def test_whiteouts_in_missing_directory_do_nothing() -> None:
     assert shape(tree_of([file("a")], [whiteout("no/such"), opaque("nor/this")])) == {"a": "file 0.0"}
 
 
-def test_markers_follow_lower_links_inside_the_root() -> None:
+def test_whiteouts_follow_lower_links_inside_the_root() -> None:
     lower = [file("usr/lib/x"), file("usr/lib/y"), symlink("lib", "usr/lib"), symlink("up", "../../../usr")]
     assert set(shape(tree_of(lower, [whiteout("lib/x")]))) == {"usr", "usr/lib", "usr/lib/y", "lib", "up"}
     assert set(shape(tree_of(lower, [opaque("up/lib")]))) == {"usr", "usr/lib", "lib", "up"}
 
 
-def test_nothing_is_hidden_behind_a_link_that_a_marker_hides() -> None:
+def test_whiteout_of_a_link_hides_nothing_behind_it() -> None:
     lower = [file("usr/lib/x"), symlink("lib", "usr/lib")]
     one, other = [whiteout("lib"), whiteout("lib/x")], [whiteout("lib/x"), whiteout("lib")]
     assert set(shape(tree_of(lower, one))) == set(shape(tree_of(lower, other))) == {"usr", "usr/lib", "usr/lib/x"}
@@ -158,9 +158,7 @@ REPLACEMENTS = {
 @pytest.mark.parametrize("marker", [opaque("var/run"), whiteout("var/run/keep"), whiteout("var/run/sub/keep")])
 @pytest.mark.parametrize("replacement", REPLACEMENTS.values(), ids=REPLACEMENTS)
 @pytest.mark.parametrize("late", [False, True], ids=["marker-first", "marker-last"])
-def test_markers_hide_nothing_behind_a_link_that_their_layer_replaces(
-    replacement: list[Member], marker: Member, late: bool
-) -> None:
+def test_whiteouts_hide_nothing_behind_a_replaced_link(replacement: list[Member], marker: Member, late: bool) -> None:
     lower = [folder("tmp"), file("run/keep"), file("run/sub/keep"), symlink("var/run", "/run")]
     layer = [*replacement, marker] if late else [marker, *replacement]
     found = shape(tree_of(lower, layer))
@@ -169,19 +167,19 @@ def test_markers_hide_nothing_behind_a_link_that_their_layer_replaces(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["marker-first", "marker-last"])
-def test_markers_follow_links_of_their_own_layer(late: bool) -> None:
+def test_whiteouts_follow_links_of_their_own_layer(late: bool) -> None:
     members = [symlink("lib", "usr/lib"), whiteout("lib/x")]
     found = shape(tree_of([file("usr/lib/x"), file("usr/lib/y")], members[::-1] if late else members))
     assert set(found) == {"usr", "usr/lib", "usr/lib/y", "lib"}
 
 
-def test_markers_behind_a_link_do_not_hide_their_own_layer() -> None:
+def test_whiteouts_behind_a_link_do_not_hide_their_own_layer() -> None:
     layer = [opaque("lib"), file("lib/x"), whiteout("lib/x"), symlink("lib2", "lib"), file("lib2/y"), opaque("lib2")]
     found = shape(tree_of([file("usr/lib/x"), file("usr/lib/old"), symlink("lib", "usr/lib")], layer))
     assert set(found) == {"usr", "usr/lib", "usr/lib/x", "usr/lib/y", "lib", "lib2"}
 
 
-def test_looking_where_markers_lead_does_not_change_the_tree() -> None:
+def test_resolving_whiteouts_does_not_change_the_tree() -> None:
     lower = [file("run/keep"), folder("run/sub", 0o711), symlink("var/run", "/run")]
     layer = [file("f"), whiteout("var/run/keep"), hardlink("run/sub/h", "f"), folder("run", 0o700)]
     tree = tree_of(lower, layer)
@@ -196,11 +194,11 @@ def test_looking_where_markers_lead_does_not_change_the_tree() -> None:
     assert tree.repeated_count == 0
 
 
-def test_a_name_that_only_begins_like_an_opaque_marker_is_none() -> None:
+def test_name_with_prefix_of_opaque_marker_is_no_marker() -> None:
     assert shape(tree_of([file("d/a")], [file("d/.wh..wh..opqX")])) == {"d": "dir", "d/a": "file 0.0"}
 
 
-def test_what_aufs_kept_for_itself_is_passed_over() -> None:
+def test_internal_entries_of_aufs_are_skipped() -> None:
     layer = [
         folder(".wh..wh.orph"),
         file(".wh..wh.aufs"),
@@ -211,13 +209,13 @@ def test_what_aufs_kept_for_itself_is_passed_over() -> None:
     assert shape(tree_of(layer)) == {"a": "file 0.4"}
 
 
-def test_hard_links_may_point_to_what_aufs_kept() -> None:
+def test_hard_links_may_refer_to_internal_entries_of_aufs() -> None:
     layer = [file(".wh..wh.plnk/12.34", b"x"), hardlink("a", ".wh..wh.plnk/12.34"), hardlink("b", "a")]
     assert shape(tree_of(layer)) == {"a": "file 0.0", "b": "file 0.0"}
 
 
 @pytest.mark.parametrize("name", [".wh.", ".wh..", ".wh...", "d/.wh.", "no/such/.wh.."])
-def test_a_whiteout_of_nothing_is_refused(name: str) -> None:
+def test_whiteout_without_name_is_refused(name: str) -> None:
     assert "whiteout of nothing" in refused([file("d/x")], [file(name)])
 
 
@@ -228,7 +226,7 @@ def test_an_entry_below_a_whiteout_is_refused() -> None:
 # --- changes of type
 
 
-def test_a_file_replaces_a_directory_with_all_in_it() -> None:
+def test_file_replaces_directory_and_its_children() -> None:
     assert shape(tree_of([file("d/a/b")], [file("d")])) == {"d": "file 1.0"}
 
 
@@ -250,27 +248,27 @@ def test_a_directory_replaces_a_link_to_a_directory() -> None:
     assert found == {"usr": "dir 0.0", "lib": "dir 1.0", "lib/x": "file 1.1"}
 
 
-def test_a_link_replaces_a_directory_and_its_children_are_gone() -> None:
+def test_link_replaces_directory_and_its_children() -> None:
     assert shape(tree_of([file("lib/x")], [symlink("lib", "usr")])) == {"lib": "symlink 1.0"}
 
 
 # --- parents that are links
 
 
-def test_a_child_below_a_lower_link_lands_where_it_points() -> None:
+def test_entry_below_lower_link_goes_to_its_target() -> None:
     lower = [folder("usr/lib", 0o700), symlink("lib", "/usr/lib")]
     found = shape(tree_of(lower, [file("lib/x")]))
     assert found == {"usr": "dir", "usr/lib": "dir 0.0", "lib": "symlink 0.1", "usr/lib/x": "file 1.0"}
 
 
 @pytest.mark.parametrize("target", ["../../../../etc", "/etc", "/../etc", "x/../../etc"])
-def test_a_lower_link_never_leads_out_of_the_root(target: str) -> None:
+def test_lower_link_never_leads_outside_the_root(target: str) -> None:
     found = shape(tree_of([folder("x"), symlink("a", target)], [file("a/passwd")]))
     assert "etc/passwd" in found
     assert all(not path.startswith("..") for path in found)
 
 
-def test_a_dangling_lower_link_gets_its_directory() -> None:
+def test_target_of_dangling_lower_link_is_created() -> None:
     assert set(shape(tree_of([symlink("run", "../var/run")], [file("run/x")]))) == {
         "run",
         "var",
@@ -279,7 +277,7 @@ def test_a_dangling_lower_link_gets_its_directory() -> None:
     }
 
 
-def test_a_link_to_a_lower_file_gets_a_directory_in_its_place() -> None:
+def test_file_behind_lower_link_is_replaced_by_directory() -> None:
     assert set(shape(tree_of([file("f"), symlink("l", "f")], [file("l/x")]))) == {"f", "f/x", "l"}
 
 
@@ -287,7 +285,7 @@ def test_a_loop_of_links_is_refused() -> None:
     assert "too many symbolic links" in refused([symlink("a", "b"), symlink("b", "a")], [file("a/x")])
 
 
-def test_links_do_not_lead_deeper_than_paths_may() -> None:
+def test_links_do_not_exceed_maximum_depth() -> None:
     deepest = "x/" * 254
     assert deepest + "f" in shape(tree_of([symlink("l", deepest)], [file("l/f")]))
     assert "255 components" in refused([symlink("l", "x/" * 255)], [file("l/f")], error=LimitExceeded)
@@ -297,7 +295,7 @@ def test_links_do_not_lead_deeper_than_paths_may() -> None:
     )
 
 
-def test_a_child_below_a_link_of_its_own_layer_lands_where_it_points() -> None:
+def test_entry_below_link_of_own_layer_goes_to_its_target() -> None:
     found = shape(tree_of([folder("usr/lib"), symlink("lib", "usr/lib"), file("lib/x")]))
     assert found == {"usr": "dir", "usr/lib": "dir 0.0", "lib": "symlink 0.1", "usr/lib/x": "file 0.2"}
 
@@ -309,16 +307,16 @@ def test_links_of_the_own_layer_are_followed_in_the_order_of_the_tar() -> None:
 
 
 @pytest.mark.parametrize("target", ["../../../../etc", "/etc", "/../etc", "x/../../etc", "nope/../etc", "/./etc/."])
-def test_a_link_of_the_own_layer_never_leads_out_of_the_root(target: str) -> None:
+def test_link_of_own_layer_never_leads_outside_the_root(target: str) -> None:
     assert set(shape(tree_of([folder("x"), symlink("a", target), file("a/passwd")]))) == {"x", "a", "etc", "etc/passwd"}
 
 
-def test_a_name_that_is_taken_back_on_the_way_is_looked_up_for_each_entry() -> None:
+def test_name_removed_by_dot_dot_is_looked_up_for_each_entry() -> None:
     found = shape(tree_of([symlink("l", "up/../d"), file("l/a"), symlink("up", "x/y"), file("l/b")]))
     assert set(found) == {"l", "d", "d/a", "up", "x", "x/d", "x/d/b"}
 
 
-def test_links_of_the_own_layer_have_the_limits_of_others() -> None:
+def test_links_of_own_layer_have_the_same_limits() -> None:
     chain = [symlink(f"l{number}", f"l{number + 1}") for number in range(40)]
     assert "l40/x" in shape(tree_of([*chain, file("l0/x")]))
     assert "too many symbolic links" in refused([*chain, symlink("l40", "d"), file("l0/x")])
@@ -331,13 +329,13 @@ def test_a_child_below_a_link_to_a_non_directory_of_its_own_layer_is_refused(obs
     assert "its own layer: 'l'" in refused([obstacle, symlink("l", "f"), file("l/x")])
 
 
-def test_a_replaced_link_is_not_followed_any_more() -> None:
+def test_replaced_link_is_not_followed() -> None:
     lower = [folder("one"), folder("two"), symlink("l", "one")]
     found = shape(tree_of(lower, [file("l/a"), symlink("l", "two")], [file("l/b")]))
     assert {"one/a", "two/b"} <= set(found)
 
 
-def test_a_parent_is_looked_up_again_after_it_was_replaced() -> None:
+def test_replaced_parent_is_looked_up_again() -> None:
     lower = [folder("one"), symlink("l", "one")]
     found = shape(tree_of(lower, [file("l/a"), folder("l"), file("l/b")]))
     assert set(found) == {"one", "one/a", "l", "l/b"}
@@ -354,22 +352,22 @@ def test_a_hard_link_may_reach_into_a_lower_layer() -> None:
     assert shape(tree_of([file("a")], [hardlink("b", "a")])) == dict.fromkeys("ab", "file 0.0")
 
 
-def test_a_link_keeps_the_inode_when_its_target_goes() -> None:
+def test_hard_link_keeps_inode_of_removed_target() -> None:
     for layer in ([whiteout("a")], [file("a")], [folder("a")]):
         assert shape(tree_of([file("a"), hardlink("b", "a")], layer))["b"] == "file 0.0"
 
 
-def test_a_link_before_a_re_declaration_keeps_the_old_inode() -> None:
+def test_hard_link_keeps_inode_of_redeclared_target() -> None:
     found = shape(tree_of([file("a"), hardlink("b", "a"), file("a")]))
     assert found == {"a": "file 0.2", "b": "file 0.0"}
 
 
-def test_a_hard_link_to_a_link_is_that_link() -> None:
+def test_hard_link_to_symbolic_link_is_that_link() -> None:
     found = shape(tree_of([symlink("s", "nowhere"), hardlink("h", "s")]))
     assert found == {"s": "symlink 0.0", "h": "symlink 0.0"}
 
 
-def test_the_parents_of_a_target_may_be_links_but_its_last_name_is_taken_as_it_is() -> None:
+def test_hard_link_follows_links_in_parents_of_target_only() -> None:
     found = shape(tree_of([file("d/x"), symlink("l", "d"), symlink("d/s", "x"), hardlink("h", "l/s")]))
     assert found["h"] == "symlink 0.2"
 
@@ -378,16 +376,16 @@ def test_a_hard_link_to_itself_changes_nothing() -> None:
     assert shape(tree_of([file("a")], [hardlink("a", "a")])) == {"a": "file 0.0"}
 
 
-def test_a_hard_link_may_replace_the_directory_that_its_target_is_in() -> None:
+def test_hard_link_may_replace_directory_of_its_target() -> None:
     assert shape(tree_of([file("d/f")], [hardlink("d", "d/f")])) == {"d": "file 0.0"}
 
 
 @pytest.mark.parametrize("target", ["nothing", "d/nothing", "f/below"])
-def test_a_hard_link_to_nothing_is_refused(target: str) -> None:
+def test_hard_link_without_target_is_refused(target: str) -> None:
     assert f"hard link to nothing ({target})" in refused([folder("d"), file("f"), hardlink("h", target)])
 
 
-def test_a_hard_link_to_what_its_layer_removes_is_refused() -> None:
+def test_hard_link_to_entry_hidden_by_its_layer_is_refused() -> None:
     assert "hard link to nothing" in refused([file("a")], [hardlink("b", "a"), whiteout("a")])
 
 
@@ -399,12 +397,12 @@ def test_a_hard_link_to_a_directory_is_refused(target: str) -> None:
 # --- the rest
 
 
-def test_the_root_has_to_be_a_directory() -> None:
+def test_root_must_be_a_directory() -> None:
     for member in (file(""), symlink("", "/etc"), hardlink("", "a")):
         assert "root has to be a directory" in refused([file("a"), member])
 
 
-def test_of_a_repeated_path_the_last_counts_and_it_is_noted() -> None:
+def test_last_entry_of_repeated_path_applies_and_is_counted() -> None:
     tree = tree_of([file("a"), file("a"), folder("d"), folder("d")], [file("a"), folder("d")])
     assert shape(tree) == {"a": "file 1.0", "d": "dir 1.1"}
     assert (tree.repeated_count, tree.repeated) == (2, [b"a", b"d"])
@@ -479,13 +477,13 @@ def outcome(layers: list[list[Entry]]) -> tuple[Any, Any]:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=int(os.environ.get("FASTPULL_TESTS_STACKS") or 1500))
 @given(stacks)
-def test_any_stack_of_layers_is_as_the_model_has_it(layers: list[list[Entry]]) -> None:
+def test_any_stack_of_layers_equals_the_model(layers: list[list[Entry]]) -> None:
     real, model = outcome(layers)
     assert real == model
 
 
 @pytest.mark.slow
-def test_random_stacks_of_links_and_markers_are_as_the_model_has_them() -> None:
+def test_random_stacks_of_links_and_whiteouts_equal_the_model() -> None:
     taken = hidden = 0
     for seed in range(3000):
         stack = random_stack(random.Random(seed), ["a", "b", "c"], markers=0.3)
@@ -501,11 +499,11 @@ def test_random_stacks_of_links_and_markers_are_as_the_model_has_them() -> None:
 @pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(stacks, st.randoms())
-def test_where_markers_stand_in_their_layer_does_not_matter(layers: list[list[Entry]], source: Any) -> None:
+def test_position_of_whiteouts_in_their_layer_does_not_matter(layers: list[list[Entry]], source: Any) -> None:
     assert contents(layers) == contents(with_markers_elsewhere(layers, source))
 
 
-def test_where_markers_stand_does_not_matter_where_links_are() -> None:
+def test_position_of_whiteouts_does_not_matter_among_links() -> None:
     for seed in range(500):
         source = random.Random(seed)
         layers = [[entry for entry, _ in layer] for layer in random_stack(source, ["a", "b", "c"], markers=0.3)]

@@ -56,7 +56,7 @@ def write(engine: Engine, spool: int, data: bytes, chunk: int = 1 << 20, wanted:
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 4096, 512, 333])
-def test_payloads_follow_each_other_however_the_layer_is_cut(engine: Engine, spool: int, chunk: int) -> None:
+def test_payload_is_contiguous_at_any_chunk_size(engine: Engine, spool: int, chunk: int) -> None:
     contents = [os.urandom(size) for size in (10, 0, 512, 5000, 1)]
     members = [
         folder("d"),
@@ -69,13 +69,13 @@ def test_payloads_follow_each_other_however_the_layer_is_cut(engine: Engine, spo
     assert written.holes == []
 
 
-def test_a_chunk_may_hold_more_files_than_the_system_takes_pieces(engine: Engine, spool: int) -> None:
+def test_chunk_may_hold_more_files_than_one_pwritev_accepts(engine: Engine, spool: int) -> None:
     contents = [b"%d" % number for number in range(2000)]
     written = write(engine, spool, archive(file(f"f{n}", content) for n, content in enumerate(contents)), 4 << 20)
     assert written.content == b"".join(contents)
 
 
-def test_what_is_not_wanted_takes_no_place(engine: Engine, spool: int) -> None:
+def test_unwanted_payload_takes_no_space(engine: Engine, spool: int) -> None:
     data = archive([file("a", b"1" * 700), file("b", b"2" * 700), file("c", b"3"), file("d", b"4")])
     written = write(engine, spool, data, 512, bytearray(b"\0\1\0"))
     assert written == Written(b"2" * 700 + b"4", [-1, 0, -1, 700], [], written.blocks)
@@ -83,7 +83,7 @@ def test_what_is_not_wanted_takes_no_place(engine: Engine, spool: int) -> None:
 
 @pytest.mark.parametrize("make", [sparse_old, sparse_00, sparse_01, sparse_10])
 @pytest.mark.parametrize("chunk", [1 << 20, 512, 333])
-def test_holes_are_passed_over_and_told(engine: Engine, spool: int, make: object, chunk: int) -> None:
+def test_holes_are_skipped_and_reported(engine: Engine, spool: int, make: object, chunk: int) -> None:
     data = block(b"a", size=512) + b"a" * 512 + make() + block(b"b", size=512) + b"b" * 512 + END  # type: ignore[operator]
     written = write(engine, spool, data, chunk)
     assert written.content == b"a" * 512 + SPARSE + b"b" * 512
@@ -97,7 +97,7 @@ def test_a_hole_at_the_end_is_part_of_the_file(engine: Engine, spool: int, text:
     assert (os.fstat(spool).st_size, written.holes, written.blocks) == (10 << 20, [0, 10 << 20], 0)
 
 
-def test_more_than_a_file_can_hold_is_an_error(engine: Engine, spool: int) -> None:
+def test_payload_beyond_maximum_file_size_is_an_error(engine: Engine, spool: int) -> None:
     scanner = engine.scanner()
     writer = engine.payload(scanner.entries, spool)
     data = sparse_10(b"0\n", 1 << 62, b"") * 3
@@ -105,7 +105,7 @@ def test_more_than_a_file_can_hold_is_an_error(engine: Engine, spool: int) -> No
     assert writer.write(data, scanner.spans) == errno.EFBIG
 
 
-def test_a_failure_names_the_entry(engine: Engine, spool: int) -> None:
+def test_failure_names_the_entry(engine: Engine, spool: int) -> None:
     scanner = engine.scanner()
     full = os.open("/dev/full", os.O_WRONLY)
     writer = engine.payload(scanner.entries, full)

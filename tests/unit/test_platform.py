@@ -23,11 +23,11 @@ def test_platforms_are_normalised(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["linux", "Linux"])
-def test_a_system_alone_has_the_architecture_of_this_machine(text: str) -> None:
+def test_system_alone_means_architecture_of_this_machine(text: str) -> None:
     assert Platform.parse(text) == Platform.of_host()
 
 
-def test_another_system_is_no_architecture() -> None:
+def test_unknown_system_is_refused() -> None:
     assert (Platform.parse("windows").os, Platform.parse("windows").architecture) == (
         "windows",
         Platform.of_host().architecture,

@@ -79,18 +79,18 @@ def test_malformed_references_are_refused(text: str) -> None:
     assert caught.value.exit_code == 3
 
 
-def test_docker_hub_is_reached_at_its_registry() -> None:
+def test_docker_hub_has_another_host_than_its_name() -> None:
     assert Reference.parse("debian").host == "registry-1.docker.io"
     assert Reference.parse("quay.io/a/b").host == "quay.io"
 
 
-def test_a_registry_of_one_word_is_printed_so_that_it_is_read_back() -> None:
+def test_registry_of_one_word_is_printed_with_hash_sign() -> None:
     reference = Reference.parse("registry#app:v1")
     assert (reference.registry, str(reference)) == ("registry", "registry#app:v1")
     assert Reference.parse(str(reference)) == reference
 
 
-def test_digest_goes_before_tag_when_asking() -> None:
+def test_version_prefers_digest_over_tag() -> None:
     assert Reference.parse(f"a/b:v1@{DIGEST}").version == DIGEST
     assert Reference.parse("a/b:v1").version == "v1"
 
@@ -110,12 +110,12 @@ def test_digest_goes_before_tag_when_asking() -> None:
         ("localhost.example.org", False),
     ],
 )
-def test_loopback_is_told_by_name_or_literal_address(host: str, expected: bool) -> None:
+def test_loopback_is_recognised_by_name_or_literal_address(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_reference_or_a_typed_error(text: str) -> None:
+def test_any_text_gives_reference_or_typed_error(text: str) -> None:
     try:
         reference = Reference.parse(text)
     except FastpullError as error:
@@ -124,6 +124,6 @@ def test_any_text_is_a_reference_or_a_typed_error(text: str) -> None:
         assert Reference.parse(str(reference)) == reference
 
 
-def test_error_shows_the_part_and_the_grammar() -> None:
+def test_error_names_the_malformed_part() -> None:
     with pytest.raises(InvalidReference, match=r"lower case.*HOST\[:PORT\]"):
         Reference.parse("quay.io/Upper/app")

@@ -119,7 +119,7 @@ def test_a_symbolic_link_keeps_its_target_as_it_stands(engine: Engine) -> None:
     assert one(engine, block(typeflag=b"2", link=b"../../../x//./")).linkname == b"../../../x//./"
 
 
-def test_the_prefix_counts_with_the_posix_magic_only(engine: Engine) -> None:
+def test_prefix_is_read_with_posix_magic_only(engine: Engine) -> None:
     assert one(engine, block(b"name", prefix=b"some/where")).path == b"some/where/name"
     assert one(engine, block(b"name", prefix=b"some/where", magic=b"ustar  \0")).path == b"name"
     assert one(engine, block(b"name", prefix=b"some/where", magic=bytes(8))).path == b"name"
@@ -131,7 +131,7 @@ def test_v7_marks_directories_by_their_slash(engine: Engine) -> None:
     assert one(engine, block(b"f", b"\0", magic=bytes(8))).type is EntryType.FILE
 
 
-def test_a_gnu_long_name_decides_what_a_v7_entry_is(engine: Engine) -> None:
+def test_gnu_long_name_decides_type_of_v7_entry(engine: Engine) -> None:
     # the 100 bytes in the header end in '/', the name does not
     long = b"d" * 99 + b"/" + b"file"
     assert one(engine, extended(long + b"\0", b"L") + block(long[:100], b"\0")).type is EntryType.FILE
@@ -240,7 +240,7 @@ def test_pax_times_are_rounded_down(engine: Engine, text: bytes, expected: int |
         assert one(engine, data).mtime == expected
 
 
-def test_pax_beats_the_header(engine: Engine) -> None:
+def test_pax_record_overrides_header(engine: Engine) -> None:
     records = (
         (b"path", b"caf\xc3\xa9/\xff"),
         (b"linkpath", b"target"),
@@ -263,7 +263,7 @@ def test_pax_beats_the_header(engine: Engine) -> None:
     assert entry.xattrs == ((b"security.capability", b"\x00\x01\x02\n\xff"), (b"user.a", b"b=x"))
 
 
-def test_pax_size_beats_the_header_also_for_what_follows(engine: Engine) -> None:
+def test_pax_size_decides_length_of_payload(engine: Engine) -> None:
     # TARmageddon: a reader that skips by the header's size would find another entry in the payload
     inner = block(b"smuggled")
     found = scan(engine, pax((b"size", b"512")) + block(b"outer", size=0) + inner + block(b"next") + END)
@@ -271,20 +271,20 @@ def test_pax_size_beats_the_header_also_for_what_follows(engine: Engine) -> None
     assert found.contents[0] == inner
 
 
-def test_the_last_of_equal_records_counts(engine: Engine) -> None:
+def test_last_of_equal_records_applies(engine: Engine) -> None:
     assert one(engine, pax((b"path", b"first"), (b"path", b"last")) + block()).path == b"last"
     assert one(engine, pax((b"SCHILY.xattr.user.a", b"1"), (b"SCHILY.xattr.user.a", b"2")) + block()).xattrs == (
         (b"user.a", b"2"),
     )
 
 
-def test_an_empty_record_takes_the_header_s_own(engine: Engine) -> None:
+def test_empty_record_restores_value_of_header(engine: Engine) -> None:
     data = pax((b"uid", b"7"), (b"gid", b"8"), typeflag=b"g") + pax((b"uid", b"")) + block(b"own", uid=b"0000003\0")
     entry = one(engine, data)
     assert (entry.path, entry.uid, entry.gid) == (b"own", 3, 8)
 
 
-def test_an_empty_target_is_none_of_a_link_and_nothing_to_others(engine: Engine) -> None:
+def test_empty_target_is_refused_for_links_only(engine: Engine) -> None:
     """GNU tar and tarfile see a link without a target, Go and libarchive one with the header's."""
     empty = pax((b"linkpath", b""))
     assert one(engine, empty + block(b"f", size=1) + padded(b"x")).path == b"f"
@@ -372,7 +372,7 @@ def test_every_sparse_encoding_gives_the_same_file(engine: Engine, make: Any, ch
     assert found.contents[0] == SPARSE
 
 
-def test_old_sparse_maps_go_on_in_blocks_of_their_own(engine: Engine) -> None:
+def test_old_sparse_maps_continue_in_extension_blocks(engine: Engine) -> None:
     found = scan(engine, sparse_old_extended() + block(b"next") + END)
     assert found.fault is Fault.NONE
     assert found.contents[0][:1512] == b"A" * 512 + bytes(488) + b"B" * 512
@@ -529,11 +529,11 @@ def test_sparse_maps_have_a_bound(engine: Engine) -> None:
     ],
 )
 @pytest.mark.parametrize("chunk", [1 << 20, 100])
-def test_what_is_malformed_or_ambiguous_is_refused(engine: Engine, data: bytes, expected: Fault, chunk: int) -> None:
+def test_malformed_or_ambiguous_archives_are_refused(engine: Engine, data: bytes, expected: Fault, chunk: int) -> None:
     assert scan(engine, data, chunk).fault is expected
 
 
-def test_the_offset_of_the_header_at_fault_is_told(engine: Engine) -> None:
+def test_offset_of_faulty_header_is_reported(engine: Engine) -> None:
     found = scan(engine, block(b"a", size=600) + bytes(1024) + block(b"b") + b"?" * 512)
     assert (found.fault, found.offset) == (Fault.CHECKSUM, 512 + 1024 + 512)
 
@@ -546,7 +546,7 @@ def test_after_a_fault_nothing_more_is_read(engine: Engine) -> None:
     assert len(running.entries) == 0
 
 
-def test_agreeing_names_of_two_kinds_are_fine(engine: Engine) -> None:
+def test_equal_pax_and_gnu_names_are_accepted(engine: Engine) -> None:
     name = b"n" * 120
     assert one(engine, extended(name + b"\0", b"L") + pax((b"path", name)) + block(name[:100])).path == name
 
@@ -578,7 +578,7 @@ def comparable(found: Scanned) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_archives_of_python_s_tarfile_are_read_alike(engine: Engine, form: int) -> None:
+def test_archives_of_tarfile_are_read_as_by_tarfile(engine: Engine, form: int) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
         for name, size, uid in (
@@ -605,7 +605,7 @@ def test_archives_of_python_s_tarfile_are_read_alike(engine: Engine, form: int) 
      ["--format=posix", "--sparse-version=1.0"]],
     ids="-".join,
 )  # fmt: skip
-def test_sparse_archives_of_gnu_tar_are_read_alike(engine: Engine, options: list[str], tmp_path: Path) -> None:
+def test_sparse_archives_of_gnu_tar_are_read_as_by_gnu_tar(engine: Engine, options: list[str], tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / ("n" * 60) / ("m" * 60)).mkdir(parents=True)
     with (tree / "sparse").open("wb") as file:
@@ -672,7 +672,7 @@ entries = st.builds(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(entries, max_size=6), st.integers(1, 3000))
-def test_what_is_written_is_read_back(members: list[tuple[Entry, bytes]], chunk: int) -> None:
+def test_written_headers_are_scanned_back(members: list[tuple[Entry, bytes]], chunk: int) -> None:
     for engine in ENGINES:
         found = scan(engine, archive(members), chunk)
         assert found.fault is Fault.NONE
@@ -759,7 +759,7 @@ def test_the_engines_agree_on_every_set_of_pax_records(
     assert scan(NATIVE, data).verdict == scan(REFERENCE, data).verdict
 
 
-def test_headers_are_what_others_read(tmp_path: Path) -> None:
+def test_written_headers_are_read_by_tarfile(tmp_path: Path) -> None:
     entry = Entry(b"d/" + b"n" * 120, EntryType.FILE, 0o4711, 3_000_000, 12, 99, 5, xattrs=((b"user.k", b"v\n"),))
     data = header_of(entry) + padded(b"hello") + END
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -779,7 +779,7 @@ def test_a_table_is_the_same_once_it_is_complete(engine: Engine) -> None:
     assert [scanner.entries.path(number) for number in range(len(scanner.entries))] == [b"a", b"a/b"]
 
 
-def test_a_complete_table_takes_no_more() -> None:
+def test_complete_table_refuses_further_entries() -> None:
     scanner = NATIVE.scanner()
     scanner.entries.columns()
     with pytest.raises(ValueError, match="complete"):

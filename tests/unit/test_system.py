@@ -15,7 +15,7 @@ ENGINES = [pytest.param(_native, id="native"), pytest.param(system, id="referenc
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_giving_back_a_range_touches_nothing_else(engine: ModuleType, tmp_path: Path) -> None:
+def test_give_back_changes_no_other_range(engine: ModuleType, tmp_path: Path) -> None:
     content = os.urandom(1 << 20)
     path = tmp_path / "file"
     path.write_bytes(content)
@@ -29,7 +29,7 @@ def test_giving_back_a_range_touches_nothing_else(engine: ModuleType, tmp_path: 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_giving_back_where_that_cannot_be_done_is_no_error(engine: ModuleType, tmp_path: Path) -> None:
+def test_unsupported_give_back_is_no_error(engine: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     fd = os.open(tmp_path / "file", os.O_RDONLY)
     engine.give_back(fd, 0, 7)
@@ -37,7 +37,7 @@ def test_giving_back_where_that_cannot_be_done_is_no_error(engine: ModuleType, t
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
-def test_what_was_given_back_takes_no_place_any_more(tmp_path: Path) -> None:
+def test_given_back_range_takes_no_space(tmp_path: Path) -> None:
     fd = os.memfd_create("file")  # in memory, where every kernel can
     os.write(fd, b"x" * (1 << 20))
     before = os.fstat(fd).st_blocks

@@ -36,7 +36,7 @@ def sliced(spans: Iterable[Span], **options: float) -> list[Span]:
 
 @pytest.mark.slow
 @given(timelines(), st.sampled_from([2, 8, 1024]))
-def test_slices_hold_all_that_the_spans_held(spans: list[Span], most: int) -> None:
+def test_slices_keep_the_totals_of_their_spans(spans: list[Span], most: int) -> None:
     slices = sliced(spans, max_slices=most)
     assert len(slices) <= most
     for name in ("busy_seconds", "cpu_seconds", "waited_seconds"):
@@ -60,13 +60,13 @@ def test_spans_within_a_grain_are_one_slice() -> None:
     assert len(sliced([Span(0, 0.001, 0.001), Span(5, 5.001, 0.001)])) == 2
 
 
-def test_the_longer_wait_gives_a_slice_its_name() -> None:
+def test_slice_is_named_by_its_longer_wait() -> None:
     one, other = (Span(0, 1, waited_seconds=0.2, wait=Wait.HASH), Span(1, 2, waited_seconds=0.3, wait=Wait.BYTES))
     assert one.joined(other).wait is Wait.BYTES
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 5)), max_size=50))
-def test_what_overlaps_in_a_lane_is_shortened_and_keeps_its_work(times: list[tuple[float, float]]) -> None:
+def test_overlapping_span_is_shortened_and_keeps_its_work(times: list[tuple[float, float]]) -> None:
     slices = Slices()
     lane = Lane(Stage.READ, slices)
     for start, length in times:
@@ -78,7 +78,7 @@ def test_what_overlaps_in_a_lane_is_shortened_and_keeps_its_work(times: list[tup
     assert sum(span.busy_seconds for span in spans) == pytest.approx(total)
 
 
-def test_a_document_names_its_lanes_and_counts_in_microseconds() -> None:
+def test_document_has_lane_names_and_microseconds() -> None:
     trace = Trace()
     group = trace.add_group("layer 1 of 1")
     read, second = (Lane(Stage.READ, group.add_lane(Stage.READ)) for _ in range(2))
@@ -113,7 +113,7 @@ def test_a_document_names_its_lanes_and_counts_in_microseconds() -> None:
     ]
 
 
-def test_lanes_are_in_the_order_of_the_stages_and_numbered_for_each() -> None:
+def test_lanes_are_ordered_and_numbered_by_stage() -> None:
     trace = Trace()
     group = trace.add_group("layer")
     for stage in (Stage.APPEND, Stage.STORE, Stage.APPEND, Stage.STORE):

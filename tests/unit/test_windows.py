@@ -36,7 +36,7 @@ def test_a_small_window_is_not_counted() -> None:
     assert taken == []
 
 
-def test_a_window_counts_by_its_largest_frame_and_is_given_back_once() -> None:
+def test_window_counts_its_largest_frame_and_is_released_once() -> None:
     taken = Taken()
     window = InflaterWindow(taken.windows(100 * MIB))
     for size in (8 * MIB, 4 * MIB, 8 * MIB, 9 * MIB):
@@ -46,7 +46,7 @@ def test_a_window_counts_by_its_largest_frame_and_is_given_back_once() -> None:
     assert taken == [8 * MIB, 9 * MIB, 0]
 
 
-def test_a_window_without_room_waits_for_another_to_end() -> None:
+def test_window_that_does_not_fit_waits_for_a_release() -> None:
     windows = Taken().windows(10 * MIB)
     first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(8 * MIB)
@@ -57,7 +57,7 @@ def test_a_window_without_room_waits_for_another_to_end() -> None:
     assert (work.is_alive(), second.size) == (False, 4 * MIB)
 
 
-def test_one_window_at_a_time_is_larger_than_all_may_be() -> None:
+def test_one_window_at_a_time_may_exceed_the_total() -> None:
     windows = Taken().windows(10 * MIB)
     first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(128 * MIB)
@@ -68,7 +68,7 @@ def test_one_window_at_a_time_is_larger_than_all_may_be() -> None:
     assert not work.is_alive()
 
 
-def test_windows_that_grow_do_not_wait_for_each_other() -> None:
+def test_growing_windows_do_not_deadlock() -> None:
     windows = Taken().windows(10 * MIB)
     first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(5 * MIB)
@@ -82,7 +82,7 @@ def test_windows_that_grow_do_not_wait_for_each_other() -> None:
     assert not work.is_alive()
 
 
-def test_waiting_ends_with_an_abort() -> None:
+def test_abort_ends_waiting() -> None:
     windows = Taken().windows(10 * MIB)
     first, second = InflaterWindow(windows), InflaterWindow(windows)
     first.grow(10 * MIB)
@@ -95,7 +95,7 @@ def test_waiting_ends_with_an_abort() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_windows_take_no_more_than_the_total_and_one_more(seed: int) -> None:
+def test_windows_take_at_most_the_total_and_one_more(seed: int) -> None:
     """Layers whose frames have windows of any size, side by side: all come to their end."""
     taken, total, largest = Taken(), 20 * MIB, 64 * MIB
     windows = taken.windows(total)
@@ -115,7 +115,7 @@ def test_windows_take_no_more_than_the_total_and_one_more(seed: int) -> None:
     assert max(taken) <= total + largest
 
 
-async def test_a_budget_that_shrinks_lets_what_is_held_be_and_waits_until_it_grows_again() -> None:
+async def test_shrunk_budget_keeps_held_bytes_and_blocks_requests() -> None:
     budget, began = ByteBudget(10), list[int]()
 
     async def hold(size: int, stop: asyncio.Event) -> None:

@@ -43,7 +43,7 @@ class BlockCutter:
         self._next = 0
 
     def cut(self, chunk: bytes | bytearray | memoryview, spans: Spans) -> int:
-        """Cuts the spans of a chunk; returns 0, or 1 where the buffer is full, or 2 for a file that is too large."""
+        """Cut the spans of a chunk; return 0, or 1 where the buffer is full, or 2 for a file that is too large."""
         data, block_size = memoryview(chunk), self._block_size
         for entry, chunk_offset, length, offset, flags in list(spans)[self._next :]:
             self.failed = entry
@@ -76,7 +76,7 @@ class BlockCutter:
         return CutResult.DONE
 
     def take(self, buffer: bytearray) -> bytes:
-        """Goes on in another buffer; returns the lengths of the blocks in the one before."""
+        """Advance on in another buffer; return the lengths of the blocks in the one before."""
         self._buffer, self.pending = buffer, 0
         lengths, self._lengths = self._lengths.tobytes(), array("I")
         return lengths

@@ -45,7 +45,7 @@ class FileWriter:
         self._fd = -1
 
     def write(self, chunk: bytes | bytearray | memoryview, spans: Spans) -> int:
-        """Writes the spans of a chunk, and returns 0 or an errno."""
+        """Write the spans of a chunk; return 0 or an errno."""
         data = memoryview(chunk)
         for entry, chunk_offset, length, offset, flags in spans:
             if self._wanted[entry : entry + 1] == b"\0":
@@ -65,7 +65,7 @@ class FileWriter:
         return 0
 
     def close(self) -> None:
-        """Closes what is open; may be called twice."""
+        """Close what is open; may be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

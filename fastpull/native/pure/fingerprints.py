@@ -21,7 +21,7 @@ class Fingerprints:
         return self._numbers.get(fingerprint, -1)
 
     def add(self, fingerprint: bytes) -> int:
-        """Adds a fingerprint, which may be here already; returns its number."""
+        """Append a fingerprint, which may be here already; return its number."""
         self._numbers[fingerprint] = len(self._items)
         self._items.append(fingerprint)
         return self._numbers[fingerprint]

@@ -28,7 +28,7 @@ class PayloadWriter:
         self._at = self._end = 0
 
     def write(self, chunk: bytes | bytearray | memoryview, spans: Spans) -> int:
-        """Writes the spans of a chunk, and returns 0 or an errno."""
+        """Write the spans of a chunk; return 0 or an errno."""
         data = memoryview(chunk)
         for entry, chunk_offset, length, offset, flags in spans:
             if self._wanted[entry : entry + 1] == b"\0":

@@ -58,7 +58,7 @@ class Scanner:
         next(self._parser)
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> int:
-        """Scans a chunk and returns a fault, 0 for none."""
+        """Scan a chunk; return a fault, 0 for none."""
         self.spans = []
         if self._fault is Fault.NONE and len(chunk):
             try:
@@ -68,7 +68,7 @@ class Scanner:
         return self._fault
 
     def finish(self) -> int:
-        """Says that the stream has ended, and returns a fault, 0 for none."""
+        """End the stream; return a fault, 0 for none."""
         if self._fault is Fault.NONE and not self._may_end:
             self._fault = Fault.TRUNCATED
         elif self._fault is Fault.NONE and self._extended.pending:

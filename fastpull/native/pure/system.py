@@ -16,7 +16,7 @@ def give_back(_fd: int, _offset: int, _size: int) -> None:
 
 
 def sync_filesystem(_fd: int) -> int:
-    """Waits until every filesystem is on its disk."""
+    """Wait until every filesystem is on its disk."""
     os.sync()
     return 0
 
@@ -27,7 +27,7 @@ def exchange(_old_dir: int, _old: bytes, _new_dir: int, _new: bytes) -> int:
 
 
 def remove_tree(directory: int, name: bytes) -> int:
-    """Removes a name and everything below it, never following a link; returns 0 or an errno."""
+    """Remove a name and everything below it, never following a link; return 0 or an errno."""
 
     def open_up(_function: object, path: str, _error: object) -> None:
         for each in (os.path.dirname(path), path):

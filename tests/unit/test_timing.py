@@ -44,7 +44,7 @@ class Watched:
 
 
 @given(st.lists(st.tuples(*[SECONDS] * 6), max_size=40), st.booleans())
-def test_every_second_of_a_layer_s_thread_is_counted_once(chunks: list[tuple[float, ...]], hashes: bool) -> None:
+def test_every_second_of_a_layer_thread_is_counted_once(chunks: list[tuple[float, ...]], hashes: bool) -> None:
     watched = Watched(hashes=hashes)
     for chunk in chunks:
         watched.chunk(*chunk)
@@ -63,7 +63,7 @@ def test_every_second_of_a_layer_s_thread_is_counted_once(chunks: list[tuple[flo
         assert all(one.stop <= other.start for one, other in pairwise(spans))
 
 
-def test_a_long_wait_is_a_slice_of_its_own() -> None:
+def test_long_wait_is_a_separate_slice() -> None:
     watched = Watched()
     for _ in range(100):
         watched.chunk(0.0, 0.0001, 0.0003, 0.0, 0.0, 0.0001)
@@ -77,7 +77,7 @@ def test_a_long_wait_is_a_slice_of_its_own() -> None:
     assert max(span.stop - span.start for span in watched.slices[1]) < 0.05
 
 
-def test_what_is_never_inflated_is_told_to_the_lanes_too() -> None:
+def test_reads_without_inflating_are_counted() -> None:
     watched = Watched()
     for _ in range(1000):
         start, got = watched.now, watched.pass_by(0.00003)
@@ -85,7 +85,7 @@ def test_what_is_never_inflated_is_told_to_the_lanes_too() -> None:
     assert 4 < len(list(watched.slices[0])) < 10
 
 
-def test_a_cached_blob_is_read_and_never_waited_for() -> None:
+def test_reads_of_cached_blob_count_no_waiting() -> None:
     watched = Watched()
     start, got = watched.now, watched.pass_by(0.5)
     watched.watch.read(start, got, watched.pass_by(0.1), may_wait=False)
@@ -94,7 +94,7 @@ def test_a_cached_blob_is_read_and_never_waited_for() -> None:
     assert watched.lanes[0].busy_seconds == pytest.approx(0.6)
 
 
-def test_who_is_at_work_at_once_has_lanes_of_its_own() -> None:
+def test_concurrent_work_uses_separate_lanes() -> None:
     trace = Trace()
     meter = PullTimer(trace)
     part, both = meter.layer(0, "layer 1"), threading.Barrier(2)
@@ -116,14 +116,14 @@ def test_who_is_at_work_at_once_has_lanes_of_its_own() -> None:
     assert set(meter.stages()) == {Stage.COMPRESS}
 
 
-def test_nobody_looks_and_no_slices_are_kept() -> None:
+def test_without_trace_no_slices_are_kept() -> None:
     part = PullTimer().layer(0)
     with part.timed(Stage.HASH):
         pass
     assert [(lane.is_used, lane._slices) for lane in part.lanes] == [(True, None)]
 
 
-def test_the_context_of_an_error_is_counted() -> None:
+def test_failed_work_is_counted() -> None:
     part = PullTimer().image
     with pytest.raises(ValueError, match="broken"), part.timed(Stage.PLAN):
         raise ValueError("broken")
@@ -142,13 +142,13 @@ def found(
     return bottleneck
 
 
-def test_where_cores_are_scarce_it_is_who_takes_most_of_them() -> None:
+def test_with_busy_cores_bottleneck_is_stage_with_most_cpu() -> None:
     # the layer's thread inflates for 8 seconds of the clock, and is kept from running for half of them
     bottleneck = found({Stage.INFLATE: (8.0, 4.0), Stage.COMPRESS: (30.0, 13.0)})
     assert str(bottleneck) == "most time went to compressing (65% of 2 cores for 10.0 s)"
 
 
-def test_where_cores_are_free_it_is_what_the_layers_were_at() -> None:
+def test_with_idle_cores_bottleneck_is_stage_of_layer_threads() -> None:
     bottleneck = found({Stage.READ: (1.0, 1.0), Stage.INFLATE: (7.0, 7.0), Stage.MERGE: (2.0, 2.0)}, cores=16)
     assert str(bottleneck) == "most time went to inflating (70% of 10.0 s, 1.0 of 16 cores used)"
 
@@ -156,19 +156,19 @@ def test_where_cores_are_free_it_is_what_the_layers_were_at() -> None:
 @pytest.mark.parametrize(
     ("wait", "stage"), [(Wait.BYTES, "downloading"), (Wait.HASH, "hashing"), (Wait.COMPRESS, "compressing")]
 )
-def test_a_stage_that_is_waited_for_is_the_bottleneck(wait: Wait, stage: str) -> None:
+def test_awaited_stage_is_the_bottleneck(wait: Wait, stage: str) -> None:
     bottleneck = found({Stage.INFLATE: (2.0, 2.0)}, {wait: 6.0}, cores=4)
     assert bottleneck.stage == stage
     assert bottleneck.share == pytest.approx(0.6)
 
 
-def test_waiting_for_a_turn_is_nobody_s_fault() -> None:
+def test_waiting_for_a_thread_is_no_bottleneck() -> None:
     assert found({Stage.INFLATE: (2.0, 2.0)}, {Wait.TURN: 50.0}).stage == "inflating"
 
 
-def test_what_comes_after_the_layers_counts_as_long_as_it_took() -> None:
+def test_stages_after_layers_count_in_full() -> None:
     assert found({Stage.INFLATE: (16.0, 2.0), Stage.COMMIT: (9.0, 2.0)}).stage == "finishing the output"
 
 
-def test_nothing_has_no_bottleneck() -> None:
+def test_empty_pull_has_no_bottleneck() -> None:
     assert find_bottleneck({}, {}, layers_seconds=0.0, seconds=0.0, cores=2) is None

@@ -16,7 +16,7 @@ ENGINES = [_native.Fingerprints, fingerprints.Fingerprints]
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(numbers=st.lists(st.integers(0, 400), max_size=600))
-def test_fingerprints_are_found_by_their_last_number(engine: Any, numbers: list[int]) -> None:
+def test_find_returns_last_number_of_duplicates(engine: Any, numbers: list[int]) -> None:
     known = engine()
     items: list[bytes] = []
     last: dict[bytes, int] = {}
@@ -31,7 +31,7 @@ def test_fingerprints_are_found_by_their_last_number(engine: Any, numbers: list[
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_number_that_nobody_has_is_an_index_error(engine: Any) -> None:
+def test_number_out_of_range_is_an_index_error(engine: Any) -> None:
     known = engine()
     with pytest.raises(IndexError):
         known[0]
@@ -44,7 +44,7 @@ def test_a_fingerprint_of_another_size_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_many_that_differ_in_one_half_only_are_all_found() -> None:
+def test_fingerprints_with_one_equal_half_are_all_found() -> None:
     known = _native.Fingerprints()
     items = [number.to_bytes(8, "big") + bytes(8) for number in range(50_000)]
     items += [bytes(8) + number.to_bytes(8, "big") for number in range(1, 50_000)]

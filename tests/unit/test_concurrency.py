@@ -17,7 +17,7 @@ from fastpull.concurrency.serial_executor import SerialExecutor
 from fastpull.concurrency.threads import in_thread, task_group
 
 
-async def test_a_group_fails_with_its_first_error_itself() -> None:
+async def test_task_group_raises_its_first_error() -> None:
     async def fail() -> None:
         raise ValueError("mine")
 
@@ -27,7 +27,7 @@ async def test_a_group_fails_with_its_first_error_itself() -> None:
             group.create_task(asyncio.sleep(60))
 
 
-async def test_cancelling_waits_for_the_thread_and_tells_it() -> None:
+async def test_cancellation_aborts_and_awaits_the_thread() -> None:
     stop, ended = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -43,7 +43,7 @@ async def test_cancelling_waits_for_the_thread_and_tells_it() -> None:
         assert ended.is_set()
 
 
-async def test_a_second_cancellation_waits_for_the_thread_as_well() -> None:
+async def test_second_cancellation_awaits_the_thread() -> None:
     stop, ended = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -63,7 +63,7 @@ async def test_a_second_cancellation_waits_for_the_thread_as_well() -> None:
         assert ended.is_set()
 
 
-async def test_what_a_cancelled_caller_does_not_get_is_disposed_of() -> None:
+async def test_result_of_cancelled_call_is_disposed() -> None:
     stop, disposed = threading.Event(), list[str]()
 
     def work() -> str:
@@ -81,7 +81,7 @@ async def test_what_a_cancelled_caller_does_not_get_is_disposed_of() -> None:
         assert len(disposed) == 1
 
 
-async def test_turns_go_to_the_lowest_rank_first() -> None:
+async def test_permits_go_to_the_lowest_rank_first() -> None:
     turns, order = PrioritySemaphore(1), []
 
     async def take(rank: int) -> None:
@@ -111,15 +111,15 @@ async def passed(patience: float, *seconds: float) -> list[int]:
     return order
 
 
-async def test_a_passage_keeps_the_order_of_coming() -> None:
+async def test_ordered_start_keeps_order_of_entry() -> None:
     assert await passed(60, 0.05, 0.02, 0.0, 0.03) == [0, 1, 2, 3]
 
 
-async def test_nobody_waits_long_for_one_who_tarries() -> None:
+async def test_ordered_start_limits_waiting_for_slow_task() -> None:
     assert await passed(0.02, 0.5, 0.0, 0.0) == [1, 2, 0]
 
 
-async def test_a_cancelled_wait_loses_no_turn() -> None:
+async def test_cancelled_wait_loses_no_permit() -> None:
     turns = PrioritySemaphore(1)
     first = await turns.acquire(0)
     waiting = asyncio.create_task(turns.acquire(1))
@@ -132,7 +132,7 @@ async def test_a_cancelled_wait_loses_no_turn() -> None:
         (await turns.acquire(2)).release()
 
 
-async def test_a_turn_is_released_once() -> None:
+async def test_permit_is_released_once() -> None:
     turns = PrioritySemaphore(1)
     turn = await turns.acquire(0)
     turn.release()
@@ -141,7 +141,7 @@ async def test_a_turn_is_released_once() -> None:
     assert turns.is_exhausted
 
 
-async def test_more_turns_let_waiters_in() -> None:
+async def test_more_permits_wake_waiting_tasks() -> None:
     turns = PrioritySemaphore(1)
     await turns.acquire(0)
     waiting = asyncio.create_task(turns.acquire(0))
@@ -168,13 +168,13 @@ async def test_a_budget_is_never_exceeded_and_serves_in_order() -> None:
     assert order == [0, 1, 2, 3, 4, 5]
 
 
-async def test_more_than_all_is_granted_alone() -> None:
+async def test_request_above_total_is_granted_alone() -> None:
     budget = ByteBudget(10)
     async with asyncio.timeout(1), budget.hold(1000):
         pass
 
 
-def test_a_strand_makes_its_calls_in_order_and_never_two_at_once() -> None:
+def test_serial_executor_runs_one_call_at_a_time_in_order() -> None:
     made: list[int] = []
     inside = threading.Lock()
 
@@ -191,7 +191,7 @@ def test_a_strand_makes_its_calls_in_order_and_never_two_at_once() -> None:
     assert made == list(range(1000))
 
 
-def test_a_strand_lets_only_so_many_calls_wait() -> None:
+def test_serial_executor_limits_waiting_calls() -> None:
     go_on = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         strand = SerialExecutor(executor, 2)
@@ -212,7 +212,7 @@ def test_a_strand_lets_only_so_many_calls_wait() -> None:
         strand.finish()
 
 
-def test_what_a_call_of_a_strand_raises_is_raised_to_its_owner_and_ends_it() -> None:
+def test_serial_executor_raises_error_of_a_call_and_stops() -> None:
     made: list[int] = []
 
     def fail() -> None:
@@ -254,13 +254,13 @@ print(before - resident())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others give back by themselves, or never")
-def test_freed_memory_is_given_back() -> None:
+def test_freed_memory_is_returned_to_the_kernel() -> None:
     """In a process of its own: in this one there may be free memory already, which is used first."""
     ended = subprocess.run([sys.executable, "-c", _FREEING], capture_output=True, check=True)
     assert int(ended.stdout) > 50_000_000
 
 
-async def test_a_passage_keeps_a_cancellation_that_comes_when_the_way_is_free() -> None:
+async def test_ordered_start_keeps_concurrent_cancellation() -> None:
     passage = OrderedStart(60)
     first, second = passage.enter(), passage.enter()
     waiting = asyncio.create_task(_await(second()))
@@ -275,7 +275,7 @@ async def _await(awaitable: Awaitable[None]) -> None:
     await awaitable
 
 
-async def test_a_group_that_fails_while_it_is_cancelled_is_cancelled() -> None:
+async def test_cancellation_takes_precedence_over_errors_of_task_group() -> None:
     went_on = False
 
     async def fail() -> None:
@@ -299,7 +299,7 @@ async def test_a_group_that_fails_while_it_is_cancelled_is_cancelled() -> None:
     assert not went_on
 
 
-async def test_a_group_fails_with_its_error_within_a_cancellation_that_was_before() -> None:
+async def test_task_group_raises_its_error_after_earlier_cancellation() -> None:
     async def fail() -> None:
         raise ValueError("mine")
 
@@ -321,7 +321,7 @@ async def test_a_group_fails_with_its_error_within_a_cancellation_that_was_befor
 
 
 @pytest.mark.parametrize("loops", range(4))
-async def test_no_wait_loses_a_cancellation_that_comes_with_what_it_waits_for(loops: int) -> None:
+async def test_no_wait_loses_a_cancellation_that_comes_with_its_result(loops: int) -> None:
     """Whatever wakes a task, and however many steps of the loop later it is cancelled."""
     turns, budget = PrioritySemaphore(1), ByteBudget(1)
     turn, went_on = await turns.acquire(0), list[str]()
