@@ -565,5 +565,5 @@ def decode(content: bytes, sender: str) -> Message:
     """
     try:
         return from_json(content, TYPES)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: JSON that is nested too deeply
         raise MalformedMessage(sender, str(error)) from error

@@ -53,6 +53,7 @@ def changed(message: Message, **values: Any) -> bytes:
     [
         pytest.param(b"\xff", "codec", id="not UTF-8"),
         pytest.param(b"{", "Expecting", id="not JSON"),
+        pytest.param(b"[" * 100_000, "recursion", id="nested too deeply"),
         pytest.param(b"[]", "not a JSON object", id="not an object"),
         pytest.param(b"{}", "unknown message None", id="without a type"),
         pytest.param(b'{"message": "Message"}', "unknown message 'Message'", id="base class"),
