@@ -1,4 +1,4 @@
-"""Images that exist only as configs, for profiles that need no more."""
+"""Images without layers, for profiles that need only the config."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = "docker://registry.example.org/ml/app:v1"
 
 
 def image_of(source: str = SOURCE, top: dict[str, Any] | None = None, **config: Any) -> Image:
-    """An image without layers, of a config's ``config`` and its other fields."""
+    """Return an image without layers, from a config's ``config`` and its other fields."""
     document = {"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": []}, **(top or {})}
     body = json.dumps({**document, "config": config}).encode()
     descriptor = Descriptor(media_types.OCI_CONFIG, Digest.of(body), len(body))

@@ -1,4 +1,4 @@
-"""Text of configs that wants to be more than text to whoever reads the files it gets into."""
+"""Config texts that try to inject something into the files of other programs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HOSTILE = {
     "a colon": "a:0:0::/:/bin/sh",
     "a hundred kilobytes": "a" * 100_000,
 }
-"""Texts by what is in them."""
+"""Hostile texts by their content."""
 
 
 def _volume(text: str) -> dict[str, Any]:
@@ -71,4 +71,4 @@ PLACES: dict[str, Callable[[str], dict[str, Any]]] = {
     "the history": lambda text: {"top": {"history": [{"created_by": text, "comment": text}]}},
     "the source": lambda text: {"source": f"oci:{text}"},
 }
-"""For each place of a text in an image what `image_of` takes."""
+"""The arguments of `image_of` for each place of a text in a config."""

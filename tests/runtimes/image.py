@@ -1,4 +1,4 @@
-"""The image that runtimes start: a real one, with a user, a directory, an environment and an entrypoint of its own."""
+"""The image that runtimes start: a real image with its own user, directory, environment and entrypoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.layers import Member, file, folder
 
 REPORT = b"""\
 #!/bin/sh
-# tells what a process in the container sees
+# prints what a process in the container sees
 echo "arguments:$*"
 echo "user:$(id -u):$(id -g)"
 echo "groups:$(id -G)"
@@ -40,7 +40,7 @@ VOLUME = "/srv/volume"
 
 
 def layer() -> list[Member]:
-    """The layer on top: the program, a user in files that the image has already, and no working directory."""
+    """Return the top layer: the program, a user in existing files, and no working directory."""
     passwd = b"root:x:0:0:root:/root:/bin/sh\napp:x:4321:4322:An app:/home/app:/bin/sh\n"
     group = b"root:x:0:\ntty:x:5:\napp:x:4322:\nshared:x:4400:root,app\n"
     return [
@@ -53,7 +53,7 @@ def layer() -> list[Member]:
 
 
 def derive(base: Layout, members: list[Member], target: Path, **config: Any) -> str:
-    """An image of another one's lowest layer and one more, as a layout; returns the source's name.
+    """Write a layout with an image of another image's base layer and one more; return the name of the source.
 
     Args:
         base: the image below.

@@ -1,4 +1,4 @@
-"""How each runtime is started, and what this machine has to be told for it.
+"""Commands that start each runtime, and the set-up that this machine needs for them.
 
 What a machine's kernel refuses is in `REFUSALS`, and nowhere else.
 """
@@ -23,7 +23,7 @@ _CALLER, _ROOT = f"{NOBODY}:{NOBODY}", "0:0"
 
 @dataclass(frozen=True)
 class Outputs:
-    """What was pulled, for root and for a user without rights."""
+    """The outputs of root and of an unprivileged user."""
 
     folder: Path
     bundle: Path
@@ -57,7 +57,7 @@ class Start:
 
 
 def _at_directory(*before: str) -> list[str]:
-    """For what changes only the root: the directory and the environment are the shell's affair."""
+    """Return a shell command for runtimes that change only the root: it sets directory and environment."""
     return [*before, "/usr/bin/env", "-i", *ENV, "/bin/sh", "-c", f'cd "{DIRECTORY}" && exec "$@"', "sh", *_HERE]
 
 
@@ -172,11 +172,11 @@ REFUSALS = {
     r"unknown filesystem type 'squashfs'": "this kernel reads no squashfs",
     r"failed to setup loop device": "there are no loop devices here",
 }
-"""What a kernel or its set-up may refuse, and why the test is skipped then."""
+"""Messages of a kernel or its set-up, with the reason to skip the test."""
 
 
 def run(start: Start, outputs: Outputs) -> subprocess.CompletedProcess[str]:
-    """Starts a container, in a mount namespace of its own; returns what became of it."""
+    """Start a container in its own mount namespace; return the result."""
     command, home = start.command(outputs), outputs.folder
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "USER": "root", "XDG_RUNTIME_DIR": str(home)}
     if start.user == "user":
@@ -198,5 +198,5 @@ def run(start: Start, outputs: Outputs) -> subprocess.CompletedProcess[str]:
 
 
 def refusal(error: str) -> str | None:
-    """Why this machine cannot do it, if it is the machine that cannot."""
+    """Return why this machine cannot run the test; None for any other failure."""
     return next((reason for pattern, reason in REFUSALS.items() if re.search(pattern, error)), None)

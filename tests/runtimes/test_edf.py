@@ -1,4 +1,4 @@
-"""Environment definition files: which image they mean, and what is wrong with them."""
+"""Environment definition files: their image, and their errors."""
 
 from __future__ import annotations
 

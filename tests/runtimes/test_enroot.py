@@ -1,4 +1,4 @@
-"""What enroot finds: golden texts made from its contract, and ``/etc/rc`` run by real shells."""
+"""Files for enroot: golden texts from its contract, and ``/etc/rc`` run by real shells."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ MATRIX = {
 def evaluate(
     shell: str, rc: str, arguments: list[str], folder: Path, rc_local: str = RC_LOCAL
 ) -> subprocess.CompletedProcess[str]:
-    """Runs ``/etc/rc`` as ``enroot start`` does, but for the root: paths in ``/etc`` are in a folder."""
+    """Run ``/etc/rc`` as ``enroot start`` does, but with ``/etc`` in a directory of the test."""
     (folder / "rc").write_text(rc.replace("/etc/rc.local", str(folder / "rc.local")))
     (folder / "rc.local").write_text(rc_local)
     command = [shell, str(folder / "rc"), *arguments]
@@ -384,7 +384,7 @@ async def test_settings_of_fastpull_override_those_of_enroot(registry: FaultyReg
 
 @pytest.mark.root
 async def test_rootfs_for_enroot_starts_by_its_rc(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
-    """``enroot start`` runs ``$SHELL /etc/rc`` in the root filesystem; so does this, with the host's own programs."""
+    """Run ``$SHELL /etc/rc`` in the root filesystem, as ``enroot start`` does, with the host's programs."""
     bash = Path(shutil.which("bash") or "")
 
     def run_it(*command: str | Path) -> str:

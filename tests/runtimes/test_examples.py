@@ -1,4 +1,4 @@
-"""The examples do what their pages say."""
+"""The examples work as documented."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(fastpull.__file__).parents[1]
 
 
 def host_shell() -> list[Member]:
-    """A root filesystem of the host's own shell."""
+    """Return a root filesystem with the host's shell."""
     shell = Path(shutil.which("bash") or "")
     listed = subprocess.run(["ldd", shell], capture_output=True, text=True, check=True).stdout.split()
     paths = {*(Path(word) for word in listed if word.startswith("/"))}

@@ -1,4 +1,4 @@
-"""Hostile text of configs, in every place and for every profile: no file says more than the image may say."""
+"""Hostile texts in every place of a config, for every profile: they inject nothing into any file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BINDING = ["none", "x-create=dir,bind,rw,nosuid,nodev"]
 
 
 def additions_of(name: str, image: Image) -> Additions | None:
-    """What a profile makes of an image; None for one that it refuses as a whole."""
+    """Return the additions of a profile; None if it refuses the image."""
     (profile,) = (Bundle(Caller(0, 0)),) if name == "bundle" else profiles_for([name])
     try:
         profile.required_files(image)
@@ -47,12 +47,12 @@ def files_of(additions: Additions) -> dict[str, bytes]:
 
 
 def is_volume(path: str) -> bool:
-    """A plain path, told in other words than fastpull's."""
+    """Return whether a path is plain, by an independent definition."""
     return bool(re.fullmatch(r"(/[^/\s\\$`\"'#]+)+", path)) and path.isprintable() and ".." not in path.split("/")
 
 
 def lines_of(content: bytes) -> list[str]:
-    """Lines for the reader that knows the most line breaks."""
+    """Return the lines for a reader that knows all line breaks."""
     assert not content or content.endswith(b"\n")
     lines = content.decode().splitlines()
     assert len(lines) == content.count(b"\n")
@@ -192,7 +192,7 @@ def test_working_directory_is_never_run_by_shell(text: str, tmp_path: Path) -> N
 
 
 def run_rc(image: Image, folder: Path) -> None:
-    """Runs ``/etc/rc`` as ``enroot start`` does, in an empty directory that nothing may appear in."""
+    """Run ``/etc/rc`` as ``enroot start`` does, in a directory that must stay empty."""
     additions = additions_of("enroot", image)
     assert additions is not None
     cwd = folder / "cwd"
@@ -210,7 +210,7 @@ def run_rc(image: Image, folder: Path) -> None:
 
 @pytest.mark.parametrize("separator", ["\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
 def test_lines_of_users_end_at_line_feeds_only(separator: str) -> None:
-    """``getpwnam`` sees one line: what stands behind another separator is no user of the image."""
+    """``getpwnam`` reads one line: text after another separator is not a user of the image."""
     passwd = f"app:x:1000:1000:An app{separator}root2:x:0:0::/:/bin/sh\nann:x:7:8::/:\n".encode()
     group = f"app:x:1000:x{separator}wheel:x:10:ann\nusers:x:100:ann\n".encode()
     with pytest.raises(MalformedDocument):
@@ -273,7 +273,7 @@ LINKS: dict[str, tuple[list[Member], str, str | None]] = {
 async def test_volumes_are_resolved_inside_image(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, name: str, runtime: str
 ) -> None:
-    """enroot binds ``${ENROOT_ROOTFS}/VOLUME`` outside the image, where its links would lead to the host."""
+    """enroot binds ``${ENROOT_ROOTFS}/VOLUME`` outside the image, where links would lead to the host."""
     members, volume, expected = LINKS[name]
     events: list[object] = []
     reference = publish(registry, members, config={"Volumes": {volume: {}}, "Cmd": ["x"]})

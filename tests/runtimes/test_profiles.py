@@ -1,4 +1,4 @@
-"""Profiles over hostile and awkward images: what they add is resolved inside the tree, and collisions are told."""
+"""Runtime profiles for hostile and unusual images: additions stay inside the tree, and conflicts are errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def pulled(
     *layers: list[Member],
     **config: Any,
 ) -> list[str]:
-    """Pulls an image of these layers, and returns the warnings."""
+    """Pull an image of these layers, and return the warnings."""
     warnings: list[str] = []
 
     def listen(event: object) -> None:
@@ -151,7 +151,7 @@ async def test_same_image_gives_same_output_for_runtimes(
 ) -> None:
     layers = [[file("a", b"1"), hardlink("b", "a"), folder("etc")], [whiteout("a"), opaque("etc"), file("etc/c", b"2")]]
     found = []
-    for number, workers in enumerate((1, 4, 4)):  # the last one with indexes that the one before has left
+    for number, workers in enumerate((1, 4, 4)):  # the last one with indexes from the cache
         mine = Settings(cache=str(tmp_path / f"cache{min(number, 1)}"), workers=workers)
         output = tmp_path / f"{number}-{name}"
         await pulled(
@@ -162,7 +162,7 @@ async def test_same_image_gives_same_output_for_runtimes(
 
 
 class Writes:
-    """A profile that wants whatever it is told."""
+    """A profile with the additions that a test chooses."""
 
     output_shape = OutputShape.ROOTFS
     sidecar_names = ()

@@ -1,4 +1,4 @@
-"""A real image, pulled once for each kind of output, is started by every runtime and looks around inside."""
+"""Every runtime starts a real image, whose process reports what it sees."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PAGE = Path(__file__).parents[2] / "docs/runtimes.md"
 
 @pytest.fixture(scope="module")
 def outputs() -> Iterator[dict[str, Outputs]]:
-    """What root and a user have pulled."""
+    """Return the outputs that root and a user have pulled."""
     if os.geteuid() != 0 or shutil.which("debootstrap") is None or shutil.which("buildah") is None:
         pytest.skip("needs root, buildah and debootstrap for the image")
-    memory = "/dev/shm"  # on a disk, removing all of it takes a minute when others are at work
+    memory = "/dev/shm"  # removing the outputs from a busy disk takes a minute
     fast = memory if os.path.isdir(memory) and free_space(memory.encode()) > 4 << 30 else None
     folder = Path(tempfile.mkdtemp(prefix="fp-starts-", dir=fast))
     try:
@@ -81,7 +81,7 @@ def _pull(folder: Path, user: str) -> Outputs:
 
 
 @pytest.mark.root
-@pytest.mark.timeout(1200)  # the image is built where it is not there yet
+@pytest.mark.timeout(1200)  # the image may have to be built first
 @pytest.mark.parametrize(
     "start", [pytest.param(one, id=str(one), marks=pytest.mark.peer(*one.tools)) for one in STARTS]
 )
@@ -122,7 +122,7 @@ def test_subordinate_ids_start_bundle_as_user_of_image(outputs: dict[str, Output
         pytest.skip(reason)
     assert found.returncode == 0, found.stderr
     assert f"user:{UID}:{GID}\n" in found.stdout
-    assert f"groups:{GID}\n" in found.stdout  # runc lets no user's container have others
+    assert f"groups:{GID}\n" in found.stdout  # runc sets no other groups for an unprivileged user
 
 
 @pytest.mark.root

@@ -1,4 +1,4 @@
-"""What the command replaces, and what it leaves alone whatever it is told."""
+"""Outputs that the command replaces, and those that it never replaces."""
 
 from __future__ import annotations
 

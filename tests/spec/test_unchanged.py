@@ -1,4 +1,4 @@
-"""The same output again: nothing is done where that can be known, and only then."""
+"""Pulling the same output again: nothing is done if, and only if, the output is known to be unchanged."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_output_of_other_image_is_refused(
 ) -> None:
     reference = publish(registry, ROOTFS)
     first, _ = await pull(reference, make(tmp_path), settings)
-    publish(registry, [*ROOTFS, file("new")])  # the tag has moved
+    publish(registry, [*ROOTFS, file("new")])  # the tag names another image now
     with pytest.raises(OutputExists, match=rf"another image \({first.image.digest}\) is there.*--force"):
         await pull(reference, make(tmp_path), settings)
     moved, _ = await pull(reference, make(tmp_path, force=True), settings)
@@ -231,7 +231,7 @@ async def test_output_of_other_user_is_not_trusted(
 async def test_marker_of_copy_is_invalid(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, make: Make
 ) -> None:
-    """It may be of another time than what it says, or come out of an image."""
+    """A copy may be older than its marker, or come from an image."""
     reference = publish(registry, ROOTFS)
     await pull(reference, make(tmp_path), settings)
     path = Path(output_of(make(tmp_path)))
@@ -320,7 +320,7 @@ async def test_bundles_and_sidecars_are_recognised_as_unchanged(
 
 
 class Own:
-    """A profile that is the caller's own."""
+    """A profile of the caller."""
 
     name, output_shape, sidecar_names, has_one_owner = "own", OutputShape.ROOTFS, (), False
 
@@ -340,7 +340,9 @@ async def test_output_of_own_profile_is_made_again(
         await pull(reference, directory(tmp_path), settings, runtimes=[Own()])
     with pytest.raises(OutputExists):
         await pull(reference, directory(tmp_path), settings)
-    await pull(reference, directory(tmp_path, force=True), settings, runtimes=[Own()])  # it is fastpull's, all the same
+    await pull(
+        reference, directory(tmp_path, force=True), settings, runtimes=[Own()]
+    )  # the directory still has a marker of fastpull
 
 
 async def test_tree_differs_from_image_only_by_marker(

@@ -1,4 +1,4 @@
-"""The directory sink, without a registry: layers are scanned from memory, in whatever order a test wants."""
+"""The directory sink without a registry: layers are scanned from memory, in the order that a test chooses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write(
     owner: OwnerName | None = None,
     again: tuple[int, ...] = (),
 ) -> SinkReport:
-    """Streams layers into a directory sink, one after the other in ``order``; those in ``again`` twice."""
+    """Write layers to a directory sink in ``order``, and layers in ``again`` twice."""
     sink = Directory(destination, force=force, replace_foreign=replace_foreign, owner=owner)
     try:
         sink.begin(Resources())
@@ -209,7 +209,7 @@ def test_sparse_files_keep_their_holes(tmp_path: Path) -> None:
     scanner = LayerScanner("layer")
     writer = sink.layer(0, 0, scanner.entries, None)
     data = sparse_10() + sparse_10(b"0\n", 10 << 20, b"").replace(b"/s", b"/h").replace(b"name=s", b"name=h") + END
-    # the second header was changed: mend its checksum
+    # correct the checksum of the changed second header
     at = data.rindex(b"GNUSparseFile.1/h")
     header = bytearray(data[at : at + 512])
     header[148:156] = b"%06o\0 " % sum(header[:148] + b" " * 8 + header[156:])
@@ -346,7 +346,7 @@ def test_unprivileged_user_keeps_xattrs_of_read_only_files(mode: int) -> None:
 
 
 def left_out_for_plain_user(destination: Path, members: list[Member]) -> str:
-    """Writes a layer in a child process without rights; returns how many attributes it left out, or its error."""
+    """Write a layer in an unprivileged child process; return the number of xattrs left out, or the error."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -396,7 +396,7 @@ def test_full_filesystem_is_reported_for_xattr_without_space(tmp_path: Path, mon
 
 
 def few_links(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Lets a file have only so many names, as some filesystems do."""
+    """Limit the hard links of a file, as some filesystems do."""
     link = os.link
 
     def limited(source: bytes, target: bytes, **options: Any) -> None:
@@ -521,7 +521,7 @@ def test_force_does_not_replace_other_kind_created_during_pull(
 def test_output_created_at_publication_is_swapped_back(
     tmp_path: Path, comes: str, can_exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the last look at what is there, and before the names are swapped; but for another pull's output."""
+    """A foreign directory appears after the last check; the output of another pull may be replaced."""
     out = tmp_path / "out"
     exchange = native.exchange
 
@@ -614,7 +614,7 @@ def test_cancelled_commit_publishes_nothing_and_sink_can_restart(tmp_path: Path)
 def test_next_pull_removes_stale_staging_and_keeps_running_one(tmp_path: Path) -> None:
     dead, running = Directory(tmp_path / "out"), Directory(tmp_path / "out")
     dead.begin(Resources())
-    os.close(dead._staging.fd)  # as death would do
+    os.close(dead._staging.fd)  # as the kernel does for a killed process
     running.begin(Resources())
     stale = leftovers(tmp_path)
     assert len(stale) == 1, "the dead one is gone already"
@@ -682,7 +682,7 @@ def test_sync_completes_before_name_is_published(tmp_path: Path, sync: bool, mon
 def test_sync_flushes_during_pull(
     tmp_path: Path, sync: bool, is_published: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked for on a descriptor of its own: who publishes is told of errors, too."""
+    """The flusher has its own descriptor, so that `publish` also gets write-back errors."""
     calls: Queue[tuple[int, int]] = Queue()
 
     def note(fd: int) -> int:
@@ -695,7 +695,7 @@ def test_sync_flushes_during_pull(
     sink.begin(Resources(sync=sync))
     threads = [thread for thread in set(threading.enumerate()) - before if thread.name == "fastpull-flusher"]
     assert len(threads) == sync
-    root = sink._staging.root_fd  # there is no other name for it
+    root = sink._staging.root_fd  # the staging has no public accessor
     for _ in range(3 * sync):
         fd, number = calls.get(timeout=10)
         assert fd != root

@@ -1,4 +1,4 @@
-"""The staging of an output that is one file."""
+"""The staging of a file output."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_stale_stagings_of_any_kind_are_removed_and_running_one_is_kept(
 ) -> None:
     dead, dead_directory = staged(tmp_path / "out"), Directory(tmp_path / "out")
     dead_directory.begin(Resources())
-    os.close(dead.fd)  # as death would do
+    os.close(dead.fd)  # as the kernel does for a killed process
     os.close(dead_directory._staging.fd)
     running = staged(tmp_path / "out")
     stale = os.listdir(tmp_path)
@@ -247,7 +247,7 @@ def test_staging_can_become_hard_link(tmp_path: Path, force: bool, sync: bool, m
         (tmp_path / "out").write_bytes(b"old")
     staging = staged(tmp_path / "out", force=force)
     assert become(staging, tmp_path / "kept")
-    running = staged(tmp_path / "out", force=True)  # takes what nobody holds for stale
+    running = staged(tmp_path / "out", force=True)  # removes unlocked stagings as stale
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
     staging.publish(sync)
     running.remove()
@@ -285,7 +285,7 @@ def test_spool_files_have_no_name(tmp_path: Path, unnamed: bool, monkeypatch: py
     if not unnamed:
         monkeypatch.setattr(
             file_staging, "_UNNAMED", os.O_RDONLY | os.O_DIRECTORY | os.O_CREAT
-        )  # what the kernel refuses
+        )  # flags that the kernel refuses
     staging = staged(tmp_path / "out")
     before = os.listdir(tmp_path)
     fd = staging.open_spool()

@@ -1,4 +1,4 @@
-"""What an output's name says."""
+"""The format that an output's name selects."""
 
 from __future__ import annotations
 

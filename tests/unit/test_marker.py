@@ -1,4 +1,4 @@
-"""Markers: what an output says of itself, and who believes it."""
+"""Markers: their content, and when they are valid."""
 
 from __future__ import annotations
 
@@ -97,18 +97,18 @@ DIR, FILE = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644
     ("facts", "state", "believed"),
     [
         ({}, state_of(DIR, 1), True),
-        ({}, state_of(DIR, 0), True),  # root may do everything anyway
-        ({}, state_of(DIR, 2), False),  # another user may have put it there
-        ({}, state_of(stat.S_IFDIR | 0o775, 1), False),  # others may have changed it
+        ({}, state_of(DIR, 0), True),  # root has every permission anyway
+        ({}, state_of(DIR, 2), False),  # another user may have made it
+        ({}, state_of(stat.S_IFDIR | 0o775, 1), False),  # group members may have changed it
         ({}, state_of(stat.S_IFDIR | 0o757, 1), False),
-        ({"inode": 6}, state_of(DIR, 1), False),  # of something else
+        ({"inode": 6}, state_of(DIR, 1), False),  # the marker of another inode
         ({"tree": TREE_VERSION + 1}, state_of(DIR, 1), False),
-        ({"boot": "earlier"}, state_of(DIR, 1), False),  # a power cut may have come before it was on its disk
+        ({"boot": "earlier"}, state_of(DIR, 1), False),  # a power failure may have damaged it
         ({"boot": "earlier", "synced": True}, state_of(DIR, 1), True),
         ({}, state_of(FILE, 1), True),
         ({}, state_of(FILE, 1, size=4), False),
         ({}, state_of(FILE, 1, mtime=8), False),
-        ({"fingerprint": "x"}, state_of(FILE, 1, mtime=8), True),  # which is then read
+        ({"fingerprint": "x"}, state_of(FILE, 1, mtime=8), True),  # the file is read then
         ({"fingerprint": "x"}, state_of(FILE, 1, size=4), False),
     ],
 )

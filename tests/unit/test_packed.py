@@ -1,4 +1,4 @@
-"""Compressed streams: one format, whatever the number of threads."""
+"""Compressed streams: the same bytes for every number of threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compressible(size: int) -> bytes:
 def packed(
     path: Path, compression: str, content: bytes, workers: int = 2, piece: int = 300_000, memory: int = 64 << 20
 ) -> bytes:
-    """What a stream makes of content, of which some is written and some copied from a file."""
+    """Return the stream of content that is partly written and partly copied from a file."""
     (path / "source").write_bytes(content)
     source, fd = os.open(path / "source", os.O_RDONLY), os.open(path / "out", os.O_CREAT | os.O_TRUNC | os.O_RDWR)
     with ThreadPoolExecutor(workers) as pool:

@@ -1,4 +1,4 @@
-"""What an output may replace."""
+"""The rules for replacing an existing output."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_homes_and_their_ancestors_are_protected(
 
 @pytest.mark.root
 def test_home_of_directory_owner_is_protected_under_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where users are not listed, as on sites with a directory service."""
+    """The user database cannot be listed, as on sites with a directory service."""
     home = tmp_path / "export/user"
     home.mkdir(parents=True)
     (tmp_path / "home").symlink_to("export")

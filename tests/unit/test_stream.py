@@ -1,4 +1,4 @@
-"""Writing files and pipes in large pieces."""
+"""Sequential writes to files and pipes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def source(tmp_path: Path) -> Iterator[int]:
 
 
 def pour(stream: Stream, source: int) -> bytes:
-    """Writes pieces of all sizes, and returns what they are."""
+    """Write pieces of all sizes, and return their content."""
     expected = []
     for size in (0, 1, 511, 70_000, 5, 1_400_000, 65_536, 65_535, 300_000):
         stream.write(b"h" * (size % 1000))

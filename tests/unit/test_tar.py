@@ -1,4 +1,4 @@
-"""The tar sink, without a registry; what it writes is read by fastpull itself, GNU tar and Python's tarfile."""
+"""The tar sink without a registry; fastpull, GNU tar and Python's tarfile read its archives."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def write(
     again: tuple[int, ...] = (),
     wanted: list[bytearray] | None = None,
 ) -> SinkReport:
-    """Streams layers into a sink, one after the other in ``order``; those in ``again`` twice."""
+    """Write layers to a sink in ``order``, and layers in ``again`` twice."""
     try:
         sink.begin(Resources())
         indexes = {}
@@ -115,7 +115,7 @@ def write(
 
 
 def made(folder: Path, *layers: list[Member] | bytes, mtime: int | None = None, **how: Any) -> bytes:
-    """The archive of an image."""
+    """Return the archive of an image."""
     write(Tar(folder / "image.tar", force=True, mtime=mtime), *layers, **how)
     return (folder / "image.tar").read_bytes()
 
@@ -131,7 +131,7 @@ def tree_of(*layers: list[Member] | bytes) -> Tree:
 
 
 def described(tree: Tree) -> dict[bytes, tuple[Any, ...]]:
-    """All that a tree says of its paths; of an inode with several names which is the first."""
+    """Return all attributes of a tree's paths, with the first name of each inode."""
     found: dict[bytes, tuple[Any, ...]] = {}
     first: dict[int, bytes] = {}
     for path, node in tree.walk():

@@ -1,4 +1,4 @@
-"""The way to an output, and the links on it."""
+"""The lookup of an output's path, and its symbolic links."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def state(mode: int, uid: int) -> os.stat_result:
 @pytest.mark.parametrize(
     ("link", "folder", "user", "followed"),
     [
-        (1, 0, 1, True),  # one's own
-        (0, 0, 1, True),  # of the directory's owner, such as root in /tmp
+        (1, 0, 1, True),  # the user's own link
+        (0, 0, 1, True),  # a link of the directory's owner, such as root in /tmp
         (2, 0, 1, False),
-        (2, 0, 0, False),  # root is not spared
-        (0, 2, 1, False),  # nor trusted: the kernel has the same rule
+        (2, 0, 0, False),  # the rule holds for root, too
+        (0, 2, 1, False),  # links of root are not trusted either: the rule of the kernel
         (2, 1, 1, False),
-        (65534, 65534, 1, False),  # users that a namespace does not map look all the same
+        (65534, 65534, 1, False),  # all unmapped users of a namespace have this id
     ],
 )
 def test_symlinks_of_others_are_not_followed_in_world_writable_directories(
@@ -41,7 +41,7 @@ def test_symlinks_of_others_are_not_followed_in_world_writable_directories(
 
 
 def found(path: str | Path) -> tuple[str, str]:
-    """Folder and name that a path leads to, by their own names."""
+    """Return the directory and the name that a path resolves to."""
     place = find_place(os.fsencode(path))
     try:
         folder = os.readlink(f"/proc/self/fd/{place.directory_fd}")
