@@ -74,7 +74,7 @@ class Concurrency(Campaign):
         finally:
             collecting.cancel()
             await asyncio.wait({collecting})
-        await self._registry.quiet()
+        await self._registry.wait_until_idle()
         sent = self._subject.sent() - before
         self._ratios.setdefault(kind, []).append(sent / self._subject.size)
         if kind != "greedy collection":

@@ -64,7 +64,7 @@ class Crash(Campaign):
         for _ in range(choose.randint(1, _MAX_DEATHS)):
             durable, before = self._subject.durable(cache), self._subject.sent()
             how = await self._die(choose, folder, form)
-            await self._registry.quiet()
+            await self._registry.wait_until_idle()
             if output.exists():
                 self._subject.check(output)
             sent = self._subject.sent() - before

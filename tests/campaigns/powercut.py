@@ -92,7 +92,7 @@ class PowerCut(Campaign):
         kill_unless_ended(process, ending)
         ended = await ending
         assert not is_done or ended.code == 0, ended.err
-        await self._registry.quiet()
+        await self._registry.wait_until_idle()
         await asyncio.to_thread(self._disk.unmount)
         await asyncio.to_thread(self._disk.mount, choose.choice(("data=ordered", "data=writeback")))
         self._check_metadata()

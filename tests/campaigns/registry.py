@@ -19,7 +19,7 @@ from fastpull.registry.download.ranges import MIB
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.subject import FORMS, Subject
 from tests.support.registry import Account, FaultyRegistry
-from tests.support.storm import WRONGS, StormyRegistry
+from tests.support.storm import MISBEHAVIORS, StormyRegistry
 
 _NOISE = (5 << 20, 3 << 20)
 _SHARE = 0.05
@@ -79,7 +79,7 @@ class Registry(Campaign):
                     assert may_fail, f"{error!r} after {dict(registry.happened)}"
                     assert not output.exists(), f"published after {error!r}"
                     repeated += 1
-        await registry.quiet()
+        await registry.wait_until_idle()
         await asyncio.to_thread(subject.check, output)
         found = await asyncio.to_thread(fastpull.cache.CacheManager(cache).verify)
         assert found.is_sound, f"the cache is not clean: {found}"
@@ -88,7 +88,7 @@ class Registry(Campaign):
         self._right += subject.sent()
         self._allowed += _OVERHEAD * subject.size + registry.wasted + (repeated + ignored) * _ON_THE_WIRE
         self._size += subject.size
-        self._requests += len(registry.asked)
+        self._requests += len(registry.requests)
         self._wrong += registry.happened.total()
         self.report.counts.update(registry.happened)
         self.report.counts["(pulls repeated after a lie)"] += repeated
@@ -108,7 +108,7 @@ class Permanent(Campaign):
     """
 
     name = "permanent"
-    trials = len(WRONGS)
+    trials = len(MISBEHAVIORS)
     at_once = 12
 
     async def prepare(self, folder: Path) -> None:
@@ -117,8 +117,8 @@ class Permanent(Campaign):
             await self._subject.prepare(folder)
 
     async def trial(self, choose: random.Random, folder: Path) -> None:
-        name = sorted(WRONGS)[int(folder.name) % len(WRONGS)]
-        expected = WRONGS[name].ends
+        name = sorted(MISBEHAVIORS)[int(folder.name) % len(MISBEHAVIORS)]
+        expected = MISBEHAVIORS[name].error
         async with StormyRegistry() as registry:
             registry.account = Account()
             registry.share, registry.only = 1.0, name

@@ -72,7 +72,7 @@ async def test_each_byte_leaves_the_registry_once(
     assert len(result["nodes"]) == ranks
     assert 0 < result["seconds_to_first"] <= result["seconds_to_all"]
     assert sum('"event": "node_done"' in line for line in ended.out.splitlines()) == ranks
-    assert sum(asked.path.endswith("/manifests/v1") for asked in registry.asked) == 1
+    assert sum(asked.path.endswith("/manifests/v1") for asked in registry.requests) == 1
     assert not job.leftovers()
 
 
@@ -248,7 +248,7 @@ async def test_bytes_received_before_a_kill_are_not_fetched_again(
     assert process.returncode != 0
     assert_nothing_wrong(job)
     registry.faults.clear()
-    await registry.quiet()
+    await registry.wait_until_idle()
     registry.sent.clear()
     ended = await job.run(*WARM, image)
     assert ended.code == 0, ended.err
@@ -368,7 +368,7 @@ async def test_ranks_that_disagree_or_share_a_cache_fetch_nothing(
     [line] = errors_of(ended)
     assert "the same directory for rank 0 on" in line
     assert "rank 1 has its own" in line
-    assert not registry.asked
+    assert not registry.requests
     assert not job.leftovers()
 
 

@@ -62,13 +62,13 @@ async def test_step_on_all_nodes_downloads_once_and_resolves_once(
     assert ended.code == 0, ended.err + cluster.logs()
     assert [line.split()[1] for line in ended.out.splitlines()] == [reference] * 2
     assert SIZE <= blob_bytes(registry) <= 1.01 * SIZE + 10_000
-    requests = [(asked.method, asked.path) for asked in registry.asked if "/manifests/v1" in asked.path]
+    requests = [(asked.method, asked.path) for asked in registry.requests if "/manifests/v1" in asked.path]
     assert len(requests) == 1, requests
     assert fastpull.cache.CacheManager(str(tmp_path / "cache")).verify().is_sound
-    asked = len(registry.asked)
+    asked = len(registry.requests)
     again = await cluster.run(*BOTH, *FASTPULL, "warm", reference, FASTPULL_CACHE=str(tmp_path / "cache"))
     assert again.code == 0, again.err
-    assert len(registry.asked) == asked + 1, "the next step resolves the tag once"
+    assert len(registry.requests) == asked + 1, "the next step resolves the tag once"
 
 
 @pytest.mark.parametrize("number", ["KILL", "TERM"])

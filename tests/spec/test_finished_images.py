@@ -57,7 +57,7 @@ async def test_a_second_pull_serves_the_same_bytes_without_a_build(
     plain, _ = await pull(reference, tmp_path / "plain.sqsh", replace(settings, cache=str(tmp_path / "other")))
     first, events = await pull(reference, tmp_path / "first.sqsh", keeping)
     assert was_unpacked(events)
-    registry.asked.clear()
+    registry.requests.clear()
     second, events = await pull(reference, tmp_path / "second.sqsh", settings)
     assert not was_unpacked(events)
     assert registry.blob_requests() == []

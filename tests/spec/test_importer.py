@@ -37,7 +37,7 @@ def images(settings: Settings) -> list[Path]:
 
 
 def requests(registry: FaultyRegistry) -> list[str]:
-    return [f"{asked.method} {asked.path.rpartition('/')[0].rpartition('/')[2]}" for asked in registry.asked]
+    return [f"{asked.method} {asked.path.rpartition('/')[0].rpartition('/')[2]}" for asked in registry.requests]
 
 
 async def fresh(reference: str, tmp_path: Path) -> bytes:
@@ -115,7 +115,7 @@ async def test_a_finished_image_costs_one_head_request(registry: FaultyRegistry,
     uri = f"docker://{publish(registry, *LAYERS)}"
     environment = step(settings.cache)
     first = await call("get", uri, environment=environment)
-    registry.asked.clear()
+    registry.requests.clear()
     other_node = await call("get", uri, environment=environment)
     assert (other_node.code, other_node.out) == (0, first.out)
     assert requests(registry) == [], "all of a step get what the first was told"
@@ -144,7 +144,7 @@ async def test_without_head_the_manifest_is_requested(
 ) -> None:
     uri = f"docker://{publish(registry, *LAYERS)}"
     first = await call("get", uri, environment=step(settings.cache))
-    registry.asked.clear()
+    registry.requests.clear()
     serve = registry.serve_manifest
 
     async def serve_manifest(request: web.Request, name: str, version: str) -> web.StreamResponse:
@@ -161,10 +161,10 @@ async def test_a_digest_needs_no_request(registry: FaultyRegistry, settings: Set
     digest = next(version for _, version in registry.manifests if version.startswith("sha256:"))
     uri = f"docker://{reference.removesuffix(':v1')}@{digest}"
     first = await call("get", uri, environment=step(settings.cache))
-    registry.asked.clear()
+    registry.requests.clear()
     again = await call("get", uri, environment=step(settings.cache))
     assert (again.code, again.out) == (0, first.out)
-    assert registry.asked == []
+    assert registry.requests == []
 
 
 @pytest.mark.parametrize("user", ["", "somebody@", "$oauthtoken@"])

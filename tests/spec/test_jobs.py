@@ -25,7 +25,7 @@ from tests.support.registry import FaultyRegistry
 
 
 def asked_for(registry: FaultyRegistry) -> int:
-    return sum("/manifests/v1" in asked.path for asked in registry.asked)
+    return sum("/manifests/v1" in asked.path for asked in registry.requests)
 
 
 async def resolve(settings: Settings, reference: str) -> Digest:
@@ -53,17 +53,17 @@ async def test_the_processes_of_a_step_query_the_registry_once(
     reference = publish(registry, [file("a", os.urandom(1 << 20))])
     if known:
         await run("warm", reference, cache=settings.cache)
-    before, everything = asked_for(registry), len(registry.asked)
+    before, everything = asked_for(registry), len(registry.requests)
     processes = [await start_in("0", reference, settings) for _ in range(4)]
     ended = [await end(process) for process in processes]
     assert [one.code for one in ended] == [0] * 4, ended
     assert len({one.out for one in ended}) == 1
     assert asked_for(registry) - before == 1
-    latecomer = len(registry.asked)
+    latecomer = len(registry.requests)
     assert (await warm_in("0", reference, settings)).code == 0
-    assert len(registry.asked) == latecomer, "it asks for nothing at all"
+    assert len(registry.requests) == latecomer, "it asks for nothing at all"
     if known:
-        assert len(registry.asked) - everything == 1
+        assert len(registry.requests) - everything == 1
     assert (await warm_in("1", reference, settings)).code == 0
     assert asked_for(registry) - before == 2, "the next step asks for itself"
     assert os.listdir(f"{settings.cache}/v1/locks") == []

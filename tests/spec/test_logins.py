@@ -1,4 +1,4 @@
-"""Logins that the real programs write, against the real registry, over TLS."""
+"""Logins of the real programs with the real registry, over TLS."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[str]:
-    """Debian's registry with one image, for one user, behind TLS of the test's own CA."""
+    """Debian's registry with one image and one user, over TLS with the CA of the test."""
     folder = tmp_path_factory.mktemp("guarded")
     with docker_registry(folder / "registry", authority, USER, PASSWORD) as address:
         asyncio.run(push(address, folder))
@@ -58,7 +58,7 @@ async def push(address: str, folder: Path) -> None:
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guarded: str, authority: Authority) -> Path:
-    """Of a user who has put the site's CA where podman looks for it."""
+    """Return the home of a user with the site's CA in podman's directory."""
     home = tmp_path / "home"
     certificates = home / ".config/containers/certs.d" / guarded
     certificates.mkdir(parents=True)
@@ -112,7 +112,7 @@ async def test_login_of_real_program_is_used(
 async def test_namespace_login_applies_only_to_namespace(
     guarded: str, home: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    """As podman writes it."""
+    """The entry is in podman's format."""
     await asyncio.to_thread(log_in, "podman", f"{guarded}/demo")
     await pull(guarded, settings, tmp_path)
     async with fastpull.Client(settings) as client:
@@ -149,7 +149,7 @@ async def test_outdated_password_error_names_its_file(
 async def test_helper_filled_by_skopeo_login_is_used(
     guarded: str, home: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A helper that stores, and that the real program has stored into."""
+    """The helper stores a login of the real program."""
     monkeypatch.setenv("PATH", f"{home}/bin:{os.environ['PATH']}")
     script = """case "$1" in
 store) cat > "$0.store" ;;
@@ -199,9 +199,9 @@ async def test_nginx_blob_store_gets_ranges_and_no_credentials(
     assert (tmp_path / "out/f").read_bytes() == content
     assert len(requests) > 1
     for line in requests:
-        _, authorization, cookie, asked_range, status = line.split("|")
+        _, authorization, cookie, requested_range, status = line.split("|")
         assert (authorization, cookie, status) == ("-", "-", "206")
-        assert asked_range.startswith("bytes=")
+        assert requested_range.startswith("bytes=")
     assert len([one for one in registry.blob_requests() if one.range]) == 1
 
 
@@ -215,7 +215,7 @@ async def test_command_line_takes_and_shows_login(guarded: str, home: Path, tmp_
     }[how]
     environment = {"FASTPULL_USERNAME": USER, "FASTPULL_PASSWORD": PASSWORD} if how == "environment" else {}
     for verb in (["inspect", "--auth", guarded], ["pull", f"{guarded}/demo:v1", "-o", f"{tmp_path}/out/"]):
-        # 127.0.0.1 may speak http: that is for who has no other way, and this registry speaks TLS
+        # 127.0.0.1 may use http, but only without https
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "fastpull", *verb, "--cache", f"{tmp_path}/cache", *options),
             stdin=-1,

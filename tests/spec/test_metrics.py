@@ -111,7 +111,7 @@ async def test_interrupted_command_counts(registry: FaultyRegistry, settings: Se
     reference = publish(registry, stored([file("f", CONTENT)], bytes))
     process = await start("warm", reference, "--metrics", tmp_path / "a.prom", cache=settings.cache)
     async with asyncio.timeout(30):
-        while not registry.asked:  # noqa: ASYNC110
+        while not registry.requests:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert (await kill(process, signal.SIGTERM)).code == 130
     assert of(tmp_path / "a.prom", "runs_total", 'code="130",command="warm"') == 1
@@ -124,7 +124,7 @@ async def test_unwritable_metrics_are_an_error_for_the_flag_and_a_warning_for_a_
     (tmp_path / "file").touch()
     reference = publish(registry, [file("a")])
     named = await run("warm", reference, "--metrics", tmp_path / place, cache=settings.cache)
-    assert (named.code, registry.asked) == (31, []), "what the command line names is looked at before the work"
+    assert (named.code, registry.requests) == (31, []), "what the command line names is looked at before the work"
     assert "fastpull: error: output: " in named.err
     ended = await run("warm", reference, cache=settings.cache, FASTPULL_METRICS=str(tmp_path / place))
     assert ended.code == 0

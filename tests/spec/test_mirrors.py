@@ -1,4 +1,4 @@
-"""Mirrors and blocked names: who is asked for what, and what a mirror gets to see."""
+"""Mirrors and blocked registries: the requests to each endpoint, and the credentials that a mirror gets."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.support.registry import (
     Account,
     Fault,
     FaultyRegistry,
-    asked_range,
     corrupted,
     docker_config,
     from_request,
     no_ranges,
+    requested_range,
     status,
 )
 
@@ -48,7 +48,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def mirror() -> AsyncIterator[FaultyRegistry]:
-    """Another registry, which has the same image under another name."""
+    """Another registry with the same image under another name."""
     async with FaultyRegistry() as running:
         yield running
 
@@ -58,7 +58,7 @@ Pull = Callable[..., Awaitable[list[Event]]]
 
 @pytest.fixture
 def pull(registry: FaultyRegistry, mirror: FaultyRegistry, settings: Settings, tmp_path: Path) -> Pull:
-    """Pulls `NAME`, of which ``registry`` is the origin and ``mirror`` the mirror, and checks every byte."""
+    """Pull `NAME` with ``registry`` as origin and ``mirror`` as mirror, and check every byte."""
     layer = stored([file("f", CONTENT)], bytes)
     publish(registry, layer, name="team/image")
     publish(mirror, layer, name="copies/team/image")
@@ -82,7 +82,7 @@ def pull(registry: FaultyRegistry, mirror: FaultyRegistry, settings: Settings, t
         async with fastpull.Client(own, on_event=events.append) as client:
             report = await client.pull(reference, fastpull.Directory(tmp_path / "out"))
         assert (tmp_path / "out/f").read_bytes() == CONTENT
-        assert report.image.source == reference, "whoever gave it, the image keeps the name that was asked for"
+        assert report.image.source == reference, "the image does not have the requested name"
         return events
 
     return run
@@ -97,7 +97,7 @@ def digest_of(registry: FaultyRegistry, name: str) -> str:
 
 
 def only(asked: FaultyRegistry, *kinds: str) -> bool:
-    return all(any(f"/{kind}/" in one.path for kind in kinds) or one.path == "/v2/" for one in asked.asked)
+    return all(any(f"/{kind}/" in one.path for kind in kinds) or one.path == "/v2/" for one in asked.requests)
 
 
 @pytest.mark.case("mirrors", "manifests, configs and blobs are fetched from the mirror")
@@ -105,7 +105,7 @@ async def test_mirror_serves_all_without_origin_request(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     assert warnings(await pull()) == ""
-    assert registry.asked == []
+    assert registry.requests == []
     assert sum(mirror.sent.values()) >= SIZE
 
 
@@ -115,21 +115,21 @@ async def test_refused_request_falls_back_to_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry, code: int
 ) -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
-        mirror.asked.append(request)  # type: ignore[arg-type]
+        mirror.requests.append(request)  # type: ignore[arg-type]
         return mirror.refusal(code, "NO")
 
     mirror._handle = refuse  # type: ignore[method-assign]
     told = warnings(await pull())
     assert f"mirror {mirror.address}/copies/team/image failed" in told
     assert f"trying {registry.address}/team/image" in told
-    assert len(mirror.asked) <= 3, "it is not asked for each document and layer again"
+    assert len(mirror.requests) <= 3, "the failed mirror was tried for each document and layer"
 
 
 @pytest.mark.case("mirrors", "fallback from an unreachable mirror")
 async def test_unreachable_mirror_falls_back_to_origin(pull: Pull, registry: FaultyRegistry) -> None:
     events = await pull(first='[[registry.mirror]]\nlocation = "127.0.0.1:9/nobody"\n')
     assert "mirror 127.0.0.1:9/nobody/team/image failed (cannot reach 127.0.0.1:9" in warnings(events)
-    assert registry.asked == [], "the second mirror has it"
+    assert registry.requests == [], "the origin was used although the second mirror has the image"
 
 
 @pytest.mark.case("mirrors", "fallback from an unresponsive mirror")
@@ -147,7 +147,7 @@ async def test_unresponsive_mirror_falls_back_to_origin(
 
 
 async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Closes the connection, and answers nothing."""
+    """Close the connection without a response."""
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
@@ -161,7 +161,7 @@ async def test_blob_broken_off_by_mirror_is_completed_by_origin(
     mirror.faults.append(from_request(1, fault))
     await pull()
     from_origin = sum(registry.sent.values())
-    assert 0 < from_origin < SIZE, "what the mirror gave did not come again"
+    assert 0 < from_origin < SIZE, "bytes of the mirror were requested again"
     assert only(registry, "blobs")
 
 
@@ -181,7 +181,7 @@ async def test_blob_stalled_by_mirror_is_completed_by_origin(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     async def silent(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-        start, stop = asked_range(request, len(registry.blobs[digest]))
+        start, stop = requested_range(request, len(registry.blobs[digest]))
         said = f"bytes {start}-{stop - 1}/{len(registry.blobs[digest])}"
         answer = web.StreamResponse(status=206, headers={"Content-Range": said})
         answer.content_length = stop - start
@@ -240,9 +240,9 @@ async def test_mirror_gets_no_credentials_of_origin(
     else:
         docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
         await pull()
-    assert mirror.asked
-    assert {one.authorization for one in mirror.asked} == {""}
-    assert any(one.authorization for one in registry.asked)
+    assert mirror.requests
+    assert {one.authorization for one in mirror.requests} == {""}
+    assert any(one.authorization for one in registry.requests)
 
 
 @pytest.mark.case("mirrors", "a mirror gets its own credentials")
@@ -253,7 +253,7 @@ async def test_mirror_gets_its_own_credentials(
     mirror.account = Account("other", "secret")
     docker_config(str(tmp_path / "home"), mirror.address, "other", "secret")
     await pull()
-    assert registry.asked == []
+    assert registry.requests == []
 
 
 @pytest.mark.case("mirrors", "corrupt bytes from a mirror: the next endpoint is used")
@@ -263,7 +263,7 @@ async def test_corrupt_blob_of_mirror_is_discarded_and_fetched_from_origin(
     mirror.faults.append(corrupted())
     told = warnings(await pull())
     assert re.search(rf"wrong bytes of sha256:\w+ came from mirror {mirror.address}/copies/team/image", told)
-    assert sum(registry.sent.values()) == SIZE + 1536, "all of it, nothing of the mirror's is kept"
+    assert sum(registry.sent.values()) == SIZE + 1536, "bytes of the mirror were kept"
     assert not fastpull.cache.CacheManager(settings.cache).verify().corrupt
 
 
@@ -271,7 +271,7 @@ async def test_corrupt_blob_of_mirror_is_discarded_and_fetched_from_origin(
 async def test_partly_corrupt_blob_of_mirror_is_discarded(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
-    """The mirror gives a wrong beginning and fails, the origin a right end."""
+    """The mirror sends a corrupt beginning and fails; the origin sends the correct rest."""
     mirror.faults = [from_request(1, status(404)), corrupted()]
     told = warnings(await pull())
     assert "wrong bytes" in told
@@ -292,7 +292,7 @@ async def test_corrupt_document_of_mirror_falls_back_to_origin(
         mirror.blobs[config] = mirror.blobs[config].replace(b"linux", b"LINUX")
     told = warnings(await pull(f"example.test/team/image@{digest}"))
     assert "got digest" in told
-    assert registry.asked
+    assert registry.requests
 
 
 @pytest.mark.case("mirrors", "corrupt bytes from every endpoint: a digest mismatch")
@@ -304,7 +304,7 @@ async def test_corrupt_blob_of_all_endpoints_is_digest_mismatch(
     with pytest.raises(DigestMismatch):
         await pull()
     assert not (tmp_path / "out").exists()
-    assert not list((tmp_path / "cache").glob("v1/partial/*/*/data")), "nothing wrong is kept"
+    assert not list((tmp_path / "cache").glob("v1/partial/*/*/data")), "corrupt bytes were kept"
 
 
 @pytest.mark.case("mirrors", "failure of all endpoints: the origin's error")
@@ -323,7 +323,7 @@ async def test_digest_only_mirror_is_not_used_for_tags(
     pull: Pull, registry: FaultyRegistry, mirror: FaultyRegistry
 ) -> None:
     await pull(of_table="mirror-by-digest-only = true")
-    assert mirror.asked == []
+    assert mirror.requests == []
 
 
 @pytest.mark.case("mirrors", "mirror-by-digest-only with a pull by digest")
@@ -332,7 +332,7 @@ async def test_digest_only_mirror_is_used_for_digests(
 ) -> None:
     digest = digest_of(registry, "team/image")
     await pull(f"example.test/team/image@{digest}", of_table="mirror-by-digest-only = true")
-    assert registry.asked == []
+    assert registry.requests == []
 
 
 @pytest.mark.case("mirrors", "a cache without range support gets one request per blob")
@@ -343,7 +343,7 @@ async def test_mirror_without_ranges_sends_each_blob_once(
     await pull()
     assert len([one for one in mirror.blob_requests() if one.range]) == 1
     assert sum(mirror.sent.values()) - SIZE < 1 << 20
-    assert registry.asked == []
+    assert registry.requests == []
 
 
 HTTPS, ANY = ("https",), ("https", "http")
@@ -386,8 +386,8 @@ async def test_blocked_image_causes_no_request(
 ) -> None:
     with pytest.raises(Forbidden, match="registries.conf.*'example.test'.*blocked = true.*forbids"):
         await pull(of_table="blocked = true")
-    assert registry.asked == []
-    assert mirror.asked == []
+    assert registry.requests == []
+    assert mirror.requests == []
     assert not (tmp_path / "out").exists()
 
 

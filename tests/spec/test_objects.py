@@ -157,7 +157,7 @@ async def test_the_width_of_indexes_is_limited(shelf: ObjectShelf, pull: Pull) -
     ]
     shelf.document(shelf.index(*inner))
     await refused(pull, MalformedDocument, f"more than {MAX_DOCUMENTS} manifests")
-    assert len(shelf.registry.asked) <= MAX_DOCUMENTS + 5
+    assert len(shelf.registry.requests) <= MAX_DOCUMENTS + 5
 
 
 @pytest.mark.case("objects", "variants: arm v5, v6, v7, arm64 v8")
@@ -195,7 +195,7 @@ async def test_attestations_are_skipped(shelf: ObjectShelf, pull: Pull) -> None:
     )
     shelf.document(shelf.index(attestation, shelf.on("linux", "amd64")))
     assert names(await pull()) == {"f"}
-    assert all(attestation["digest"] not in one.path for one in shelf.registry.asked)
+    assert all(attestation["digest"] not in one.path for one in shelf.registry.requests)
     error = await refused(pull, NoMatchingPlatform, "linux/amd64", platform="linux/s390x")
     assert "unknown" not in str(error)
 
@@ -423,7 +423,7 @@ async def test_a_tag_that_moves_in_mid_pull_does_not_matter(
         shelf.document(shelf.index(shelf.on("linux", "amd64", name="second")))
         await client.pull(image, tmp_path / "out")
     assert names(tmp_path / "out") == {"first"}
-    by_tag = [one for one in shelf.registry.asked if one.path.endswith("/manifests/v1")]
+    by_tag = [one for one in shelf.registry.requests if one.path.endswith("/manifests/v1")]
     assert len(by_tag) == 1
     assert first["digest"] != digest(shelf.registry.manifests[NAME, "v1"][1])
 
@@ -612,7 +612,7 @@ async def test_urls_of_descriptors_are_never_used(
             f"no non-distributable layer.*does not let registries give it away.*{elsewhere.address}",
             cache=settings.cache + "-other",
         )
-        assert elsewhere.asked == []
+        assert elsewhere.requests == []
 
 
 @pytest.mark.case("objects", "sha512 for manifests, configs, layers and diff_ids")

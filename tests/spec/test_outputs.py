@@ -59,7 +59,7 @@ async def test_no_output_replaces_special_file(
         assert ended.code == 31
         assert "--force" not in ended.err, "it would not help"
     assert os.path.samestat(before, os.lstat(path))
-    assert registry.asked == []
+    assert registry.requests == []
     assert sorted(os.listdir(tmp_path)) == ["cache", "out"]
 
 
@@ -74,7 +74,7 @@ async def test_no_side_file_replaces_special_file(
     ended = await pull(reference, settings, "-o", tmp_path / "out", flag, path, *ALL)
     assert (ended.code, "not a regular file" in ended.err) == (31, True)
     assert os.path.samestat(before, os.lstat(path))
-    assert registry.asked == [], "it is said before the pull"
+    assert registry.requests == [], "it is said before the pull"
     assert not (tmp_path / "out").exists()
 
 
@@ -108,7 +108,7 @@ async def test_foreign_directory_needs_two_options_and_error_names_entries(
         assert "would remove 4 entries (a, b, c, …)" in ended.err
         assert "remove all of that with --force --replace-foreign" in ended.err
         assert names(out) == {"a", "b", "c", "d"}
-    assert registry.asked == []
+    assert registry.requests == []
     assert (await pull(reference, settings, "-o", out, *ALL)).code == 0
     assert names(out) == {"new"}
     assert (await pull(reference, settings, "-o", out, "--force")).code == 0, "this one fastpull has made"
@@ -194,7 +194,7 @@ async def test_symlink_of_other_user_in_world_writable_directory_is_not_followed
         assert (ended.code, "a symbolic link of another user" in ended.err) == (31, True)
     assert names(victim) == {"inside", "keep"}
     assert (victim / "keep").read_text() == "keep"
-    assert registry.asked == []
+    assert registry.requests == []
 
 
 # --- files beside the output are looked at before the pull
@@ -217,7 +217,7 @@ async def test_invalid_side_file_fails_before_pull(
     (tmp_path / "cache").mkdir()
     ended = await pull(reference, settings, "-o", f"{tmp_path}/out/", flag, tmp_path / path)
     assert (ended.code, words in ended.err) == (31, True), ended.err
-    assert registry.asked == []
+    assert registry.requests == []
     assert sorted(os.listdir(tmp_path)) == ["cache", "file"]
 
 
@@ -230,7 +230,7 @@ async def test_side_file_inside_output_is_refused(
     (tmp_path / "out").mkdir()
     ended = await pull(reference, settings, "-o", f"{tmp_path}/out/", flag, f"{tmp_path}/{path}")
     assert (ended.code, "the output will be there" in ended.err) == (3, True), ended.err
-    assert registry.asked == []
+    assert registry.requests == []
 
 
 @pytest.mark.root
@@ -244,7 +244,7 @@ async def test_read_only_directory_of_side_file_fails_before_pull(
     arguments = ("pull", reference, "-o", f"{shared_directory}/out/", flag, f"{shared_directory}/roots/x")
     ended = await run(*arguments, cache=f"{shared_directory}/cache", as_nobody=True)
     assert (ended.code, "permission denied" in ended.err) == (31, True)
-    assert registry.asked == []
+    assert registry.requests == []
     assert not (shared_directory / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""The policy on the way of a pull: what it forbids is not asked for."""
+"""The policy in a pull: a rejected image causes no request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_rejected_image_causes_no_request(
             await client.pull("oci:layout", tmp_path / "out")
         with pytest.raises(Forbidden):
             await client.ensure_squashfs(reference)
-    assert registry.asked == []
+    assert registry.requests == []
     assert not (tmp_path / "out").exists()
 
 

@@ -140,10 +140,10 @@ async def test_tags_are_resolved_each_time_and_digests_never(
     await pull(first, tmp_path / "two", settings)
     assert (tmp_path / "two/a").read_bytes() == b"2"
     pinned = f"{first}@{report.image.digest}"
-    registry.asked.clear()
+    registry.requests.clear()
     await pull(pinned, tmp_path / "three", settings)
     assert (tmp_path / "three/a").read_bytes() == b"1"
-    assert registry.asked == [], "the cache has it all"
+    assert registry.requests == [], "the cache has it all"
 
 
 async def test_index_selects_the_platform(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> None:
@@ -629,7 +629,7 @@ async def test_a_used_destination_is_refused_before_anything_is_fetched(
     (tmp_path / "out/mine").write_text("mine")
     with pytest.raises(OutputExists):
         await pull(reference, tmp_path / "out", settings)
-    assert registry.asked == []
+    assert registry.requests == []
     await pull(reference, tmp_path / "out", settings, force=True, replace_foreign=True)
     assert names(tmp_path / "out") == {"d"}
 

@@ -1,4 +1,4 @@
-"""The registry client against a registry that is difficult, in legal and in illegal ways."""
+"""The registry client against valid and invalid behavior of registries."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from fastpull.telemetry.events import Event, Retrying, Warned
 from tests.support.layers import file, publish, stored
 from tests.support.registry import (
     Account,
-    Asked,
     Fault,
     FaultyRegistry,
-    asked_range,
+    RecordedRequest,
     docker_config,
     from_request,
     no_length,
     no_ranges,
     redirect,
+    requested_range,
     reset,
     status,
     times,
@@ -74,13 +74,13 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def elsewhere() -> AsyncIterator[FaultyRegistry]:
-    """Another host: a storage service that registries send clients to."""
+    """A storage service on another host, which registries redirect to."""
     async with FaultyRegistry() as running:
         yield running
 
 
 async def pull(reference: str, tmp_path: Path, settings: Settings) -> list[Event]:
-    """Pulls, and checks that every byte is right."""
+    """Pull, and check every byte."""
     events: list[Event] = []
     async with fastpull.Client(settings, on_event=events.append) as client:
         await client.pull(reference, fastpull.Directory(tmp_path / "out", force=True))
@@ -96,7 +96,7 @@ async def refused(reference: str, tmp_path: Path, settings: Settings, kind: type
 
 
 def big(registry: FaultyRegistry) -> str:
-    """An image of one large layer; stored as it is, so that its size is that of its content."""
+    """Publish an image with one large uncompressed layer, whose size is that of its content."""
     from tests.support.layers import stored  # noqa: PLC0415
 
     return publish(registry, stored([file("f", CONTENT)], bytes))
@@ -107,7 +107,7 @@ def layer_digest(registry: FaultyRegistry) -> str:
     return digest
 
 
-def ranges(asked: list[Asked]) -> list[tuple[int, int]]:
+def ranges(asked: list[RecordedRequest]) -> list[tuple[int, int]]:
     found = [re.fullmatch(r"bytes=(\d+)-(\d+)", one.range) for one in asked]
     return [(int(match[1]), int(match[2]) + 1) for match in found if match]
 
@@ -123,9 +123,9 @@ async def test_blob_is_fetched_in_closed_ranges_over_several_connections(
     asked = sorted(ranges(registry.blob_requests()))
     assert len(asked) > 2
     assert asked[0][0] == 0
-    assert all(one[1] == other[0] for one, other in pairwise(asked)), "no gap and no overlap"
+    assert all(one[1] == other[0] for one, other in pairwise(asked)), "ranges have a gap or overlap"
     assert registry.sent[layer_digest(registry)] == registry.blobs[layer_digest(registry)].__len__()
-    assert all(one.method == "GET" for one in registry.asked)
+    assert all(one.method == "GET" for one in registry.requests)
 
 
 @pytest.mark.case("http", "Accept-Encoding: identity")
@@ -203,7 +203,7 @@ async def test_shorter_range_than_requested_is_completed(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
     async def short(running: FaultyRegistry, request: web.Request, digest: str) -> web.Response:
-        start, stop = ranges([Asked("", "", request.headers["Range"], "", 0)])[0]
+        start, stop = ranges([RecordedRequest("", "", request.headers["Range"], "", 0)])[0]
         stop = min(stop, start + 3_000_000, len(running.blobs[digest]))
         said = f"bytes {start}-{stop - 1}/{len(running.blobs[digest])}"
         return web.Response(status=206, body=running.blobs[digest][start:stop], headers={"Content-Range": said})
@@ -223,8 +223,8 @@ async def test_broken_range_resumes_where_it_broke(
     registry.faults.append(times(4, fault))
     reference = big(registry)
     events = await pull(reference, tmp_path, settings)
-    halves = 4 * FIRST_RANGE // 2  # what the broken answers brought; half of it is left to what a reset throws away
-    assert registry.sent[layer_digest(registry)] <= SIZE + halves // 2, "what had come did not come again"
+    halves = 4 * FIRST_RANGE // 2  # bytes of the broken responses; a reset may discard half of them
+    assert registry.sent[layer_digest(registry)] <= SIZE + halves // 2, "received bytes were requested again"
     assert sum(isinstance(event, Retrying) for event in events) >= 4
 
 
@@ -238,7 +238,7 @@ async def test_body_may_end_with_its_connection(
 
     async def unmeasured(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = running.blobs[digest]
-        start, stop = (0, len(body)) if is_whole else asked_range(request, len(body))
+        start, stop = (0, len(body)) if is_whole else requested_range(request, len(body))
         end = stop if is_whole or len(sent) > 3 else (start + stop) // 2
         sent.append(end - start)
         partial = b"206 Partial Content\r\nContent-Range: bytes %d-%d/%d" % (start, stop - 1, len(body))
@@ -251,7 +251,7 @@ async def test_body_may_end_with_its_connection(
 
     registry.faults.append(unmeasured)
     await pull(reference, tmp_path, settings)
-    assert sum(sent) == len(registry.blobs[layer_digest(registry)]), "nothing came twice"
+    assert sum(sent) == len(registry.blobs[layer_digest(registry)]), "bytes were sent twice"
 
 
 @pytest.mark.case("http", "an ETag changes during a pull")
@@ -260,7 +260,7 @@ async def test_digests_are_verified_and_etags_ignored(
 ) -> None:
     async def another(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = running.blobs[digest]
-        start, stop = asked_range(request, len(body))
+        start, stop = requested_range(request, len(body))
         running.sent[digest] += stop - start
         headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}", "ETag": f'"{start}"'}
         return web.Response(status=206, body=body[start:stop], headers=headers)
@@ -275,7 +275,7 @@ async def test_digests_are_verified_and_etags_ignored(
 async def test_breaks_with_progress_are_retried_without_limit(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    """More breaks than attempts, each with some progress before it."""
+    """Break more often than attempts are allowed, each time after some progress."""
     registry.faults.append(times(40, truncated))
     await pull(big(registry), tmp_path, settings)
 
@@ -299,7 +299,7 @@ async def test_stalled_connection_is_closed(registry: FaultyRegistry, settings: 
 
     async def stall(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         answer = web.StreamResponse(status=206)
-        start, stop = ranges([Asked("", "", request.headers["Range"], "", 0)])[0]
+        start, stop = ranges([RecordedRequest("", "", request.headers["Range"], "", 0)])[0]
         stop = min(stop, len(running.blobs[digest]))
         answer.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(running.blobs[digest])}"
         answer.content_length = stop - start
@@ -313,7 +313,7 @@ async def test_stalled_connection_is_closed(registry: FaultyRegistry, settings: 
     assert any(isinstance(event, Retrying) and "received no data" in event.reason for event in events)
 
 
-# --- refusals
+# --- error statuses
 
 
 @pytest.mark.case("http", "transient 408, 429, 5xx")
@@ -349,7 +349,7 @@ async def test_permanent_status_raises_its_error(
 async def test_retry_after_applies_to_all_connections(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    """Of two connections one is refused while the other is busy: no request is on its way then."""
+    """Refuse one of two connections while the other is busy, so that no request is in flight."""
     numbers, both_asked, one_told = count(), asyncio.Event(), asyncio.Event()
     refused_at = []
 
@@ -372,7 +372,7 @@ async def test_retry_after_applies_to_all_connections(
     async with fastpull.Client(replace(settings, connections=2), on_event=on_event) as client:
         await client.pull(big(registry), tmp_path / "out")
     later = [one.time for one in registry.blob_requests() if one.range][3:]
-    assert min(later) - refused_at[0] >= 1, "no request goes out before the host allows one"
+    assert min(later) - refused_at[0] >= 1, "a request was sent during the pause"
     assert len(later) > 1
 
 
@@ -417,7 +417,7 @@ async def test_closed_port_error_names_address(settings: Settings, tmp_path: Pat
     assert "127.0.0.1:9" in str(error)
 
 
-# --- what is told
+# --- error messages
 
 
 async def gone(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
@@ -478,7 +478,7 @@ async def test_redirect_of_blob_is_remembered(
     registry.faults.append(redirect(lambda digest: f"http://{elsewhere.address}/v2/x/blobs/{digest}?sig=a%2Fb"))
     await pull(reference, tmp_path, settings)
     assert len([one for one in registry.blob_requests() if one.range]) == 1
-    assert len(ranges(elsewhere.asked)) > 2
+    assert len(ranges(elsewhere.requests)) > 2
 
 
 @pytest.mark.case("http", "a signed URL expires during a pull")
@@ -514,13 +514,13 @@ async def test_redirect_target_gets_no_credentials(
     for basic in (True, False):
         registry.account = Account("user", "hunter2", basic_only=basic)
         docker_config(str(tmp_path / "home"), registry.address, "user", "hunter2")
-        elsewhere.asked.clear()
+        elsewhere.requests.clear()
         reference = big(registry)
         elsewhere.blobs = registry.blobs
         registry.faults = [redirect(lambda digest: f"http://{elsewhere.address}/v2/x/blobs/{digest}")]
         await pull(reference, tmp_path, replace(settings, cache=f"{settings.cache}-{basic}"))
-        assert elsewhere.asked
-        assert {one.authorization for one in elsewhere.asked} == {""}
+        assert elsewhere.requests
+        assert {one.authorization for one in elsewhere.requests} == {""}
 
 
 @pytest.mark.case("http", "an expired location is renewed once for all connections")
@@ -638,7 +638,7 @@ async def test_malformed_docker_config_fails_before_token_request(
     error = await refused(big(registry), tmp_path, settings, InvalidSetting)
     assert "config.json" in str(error)
     assert "line 1" in str(error)
-    assert not [one for one in registry.asked if one.path == "/token"]
+    assert not [one for one in registry.requests if one.path == "/token"]
 
 
 @pytest.mark.case("auth", "401 during a pull: one new token, no range lost")
@@ -658,7 +658,7 @@ async def test_token_expired_during_pull_is_renewed_once(
 
     registry.faults.append(revoke)
     await pull(big(registry), tmp_path, settings)
-    assert registry.account.issued == 2, "however many connections were refused"
+    assert registry.account.issued == 2, "several connections renewed the token"
     assert registry.sent[layer_digest(registry)] <= 1.05 * SIZE
 
 
@@ -681,7 +681,7 @@ async def test_short_lived_token_is_renewed_before_expiry(
         clock = time.monotonic
         monkeypatch.setattr("fastpull.registry.auth.authorizer.time.monotonic", lambda: clock() + 95)
         await client.resolve(reference)
-        refused_now = [one for one in registry.asked[-4:] if one.path.startswith("/v2/") and not one.authorization]
+        refused_now = [one for one in registry.requests[-4:] if one.path.startswith("/v2/") and not one.authorization]
     assert registry.account.issued == 2
     assert len(refused_now) <= 1
 
@@ -761,7 +761,7 @@ async def test_plain_http_needs_loopback_or_setting(settings: Settings) -> None:
 async def test_proxy_from_environment_is_used(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The registry itself plays the proxy: it is asked with whole URLs."""
+    """The registry acts as the proxy: requests have absolute URLs."""
     monkeypatch.setenv("http_proxy", f"http://{registry.address}")
     reference = big(registry).replace(registry.address, "registry.test:80")
     async with fastpull.Client(replace(settings, insecure=True)) as client:
@@ -901,7 +901,7 @@ async def test_unreachable_proxy_is_an_error(settings: Settings, monkeypatch: py
 async def test_consumed_bytes_are_not_overwritten_by_changed_content(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    """First a right range, then whole blobs, then all of it as one range, in which other bytes stand."""
+    """Send a valid range, then whole blobs, then everything as one range with other bytes."""
 
     async def fault(running: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = bytearray(running.blobs[digest])

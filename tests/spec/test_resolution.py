@@ -1,4 +1,4 @@
-"""What a tag means: asked once, pinned, remembered; and what `--pull` makes of it."""
+"""The resolution of tags: resolved once, pinned and cached, according to `--pull`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from tests.support.registry import Account, FaultyRegistry
 
 
 def asked(registry: FaultyRegistry) -> list[str]:
-    """The requests since the last time, without the repository."""
-    found = [f"{one.method} {one.path.removeprefix('/v2/test/image/')}" for one in registry.asked]
-    registry.asked.clear()
+    """Return the requests since the last call, without the repository."""
+    found = [f"{one.method} {one.path.removeprefix('/v2/test/image/')}" for one in registry.requests]
+    registry.requests.clear()
     return found
 
 
@@ -62,7 +62,7 @@ def reference(registry: FaultyRegistry) -> str:
 
 
 def add_index(registry: FaultyRegistry) -> None:
-    """Puts an index in front of the image."""
+    """Publish an index that names the image."""
     media_type, body = registry.manifests["test/image", "v1"]
     entry = {**registry.add_blob(body, media_type), "platform": {"os": "linux", "architecture": "amd64"}}
     registry.add_manifest(
@@ -70,7 +70,7 @@ def add_index(registry: FaultyRegistry) -> None:
     )
 
 
-# --- what is asked for
+# --- requests
 
 
 @pytest.mark.parametrize("is_index", [False, True], ids=["manifest", "index"])
@@ -110,7 +110,7 @@ async def test_moved_tag_is_fetched_by_its_digest(
     assert content(tmp_path / "two") == "2"
     publish(registry, [file("a", b"1")])
     await pull(reference, settings, tmp_path / "three")
-    assert asked(registry) == ["HEAD manifests/v1"], "the cache knows also what it named before"
+    assert asked(registry) == ["HEAD manifests/v1"], "the earlier content of the cache was fetched again"
 
 
 async def test_tag_that_moves_during_pull_has_no_effect(
@@ -142,7 +142,7 @@ async def test_resolving_sixty_layers_requests_none_of_them(
 
 
 def head(status: int = 200, digest: str | None = None) -> Callable[[FaultyRegistry], None]:
-    """Makes a registry answer HEAD its own way."""
+    """Replace the registry's response to HEAD."""
 
     def change(registry: FaultyRegistry) -> None:
         serve = registry.serve_manifest
@@ -203,7 +203,7 @@ GONE = "127.0.0.1:1"
 
 @pytest.fixture
 async def offline(registry: FaultyRegistry, settings: Settings, tmp_path: Path, reference: str) -> str:
-    """A reference that the cache knows, of a registry that is gone."""
+    """Return a cached reference of an unreachable registry."""
     name = reference.removeprefix(registry.address)
     await pull(reference, settings, tmp_path / "first")
     store = Store(settings.cache)
@@ -264,7 +264,7 @@ async def test_result_of_each_pull_policy_without_network(
             await pull(offline, settings, tmp_path / "out", policy, events)
         assert not (tmp_path / "out").exists()
     warnings = [event.message for event in events if isinstance(event, Warned)]
-    expected = {"always": "--pull newer or missing would use that", "newer": f"cannot reach {GONE}"}.get(policy)
+    expected = {"always": "--pull newer or --pull missing uses it", "newer": f"cannot reach {GONE}"}.get(policy)
     assert len(warnings) == bool(expected)
     assert not expected or expected in warnings[0]
 
@@ -313,7 +313,7 @@ async def test_never_names_missing_content_without_request(
     assert asked(registry) == []
     assert not (tmp_path / "out").exists()
     await pull(reference, settings, tmp_path / "out", "missing")
-    assert content(tmp_path / "out") == "1", "what is missing is fetched"
+    assert content(tmp_path / "out") == "1", "the missing image was not fetched"
 
 
 async def test_never_applies_to_digests(
@@ -394,7 +394,7 @@ async def test_digest_is_printed_and_written(
     assert capfd.readouterr().out == f"{digest}\n"
     pulling = ("pull", "-q", reference, "-o", str(tmp_path / "out"), "--digest-file", str(tmp_path / "digest"), *common)
     assert await asyncio.to_thread(command, *pulling) == 0
-    assert (tmp_path / "digest").read_text() == digest, "as podman and skopeo write it"
+    assert (tmp_path / "digest").read_text() == digest, "not the format of podman and skopeo"
     assert await asyncio.to_thread(command, *pulling[:-3], str(tmp_path / "no/digest"), *common, "--force") == 31
     assert f"no such directory, make it first: {tmp_path}/no" in capfd.readouterr().err
 

@@ -1,4 +1,4 @@
-"""What is asked for again, how often, and for how long."""
+"""Retries: which requests, how often, and for how long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fastpull.registry.download.download import MIN_PROGRESS, Download
 from fastpull.registry.http.retry import Backoff
 from fastpull.telemetry.events import Event, Retrying
 from tests.support.layers import file, publish, stored
-from tests.support.registry import FaultyRegistry, asked_range, status, times, wrong_content_range
+from tests.support.registry import FaultyRegistry, requested_range, status, times, wrong_content_range
 
 SIZE = 24 << 20
 CONTENT = os.urandom(SIZE)
@@ -37,7 +37,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Documents(FaultyRegistry):
-    """Answers requests for manifests with these statuses first."""
+    """Responds to the first manifest requests with these statuses."""
 
     codes: list[int] = []  # noqa: RUF012  # replaced in each test
 
@@ -54,7 +54,7 @@ async def registry() -> AsyncIterator[_Documents]:
 
 
 async def pull(registry: FaultyRegistry, tmp_path: Path, settings: Settings, **access: float) -> list[Event]:
-    """Pulls an image of one large layer, and checks every byte."""
+    """Pull an image with one large layer, and check every byte."""
     events: list[Event] = []
     reference = publish(registry, stored([file("f", CONTENT)], bytes))
     settings = replace(settings, access=Access(**access))  # type: ignore[arg-type]
@@ -74,16 +74,16 @@ async def refused(
 
 
 def cut_after(size: int) -> object:
-    """A fault: of each range so many bytes, and the end of the connection."""
+    """Return a fault that closes the connection after some bytes of each range."""
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = registry.blobs[digest]
-        start, stop = asked_range(request, len(body))
+        start, stop = requested_range(request, len(body))
         answer = web.StreamResponse(status=206, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"})
         answer.content_length = stop - start
         await answer.prepare(request)
         await answer.write(body[start : min(stop, start + size)])
-        await asyncio.sleep(0.02)  # time to read it
+        await asyncio.sleep(0.02)  # lets the client read it
         assert request.transport is not None
         request.transport.close()
         return answer
@@ -91,7 +91,7 @@ def cut_after(size: int) -> object:
     return fault
 
 
-# --- how often, and for how long
+# --- limits
 
 
 @pytest.mark.case("http", "a blob always cut off after a few bytes")
@@ -100,7 +100,7 @@ async def test_blob_always_cut_off_fails(registry: _Documents, settings: Setting
     registry.faults.append(cut_after(size))  # type: ignore[arg-type]
     await refused(TransportError, registry, tmp_path, settings)
     most = (1 + Access().retries) * AdaptiveConcurrency.start_connections
-    assert len(registry.blob_requests()) - 1 <= most  # one is for the config
+    assert len(registry.blob_requests()) - 1 <= most  # without the config request
 
 
 @pytest.mark.case("http", "many breaks, each after 100 KiB")
@@ -115,7 +115,7 @@ async def test_number_of_retries_is_a_setting(
 ) -> None:
     registry.codes = [500] * 100
     await refused(UnexpectedAnswer, registry, tmp_path, settings, retries=retries)
-    assert sum("/manifests/" in asked.path for asked in registry.asked) == 1 + retries
+    assert sum("/manifests/" in asked.path for asked in registry.requests) == 1 + retries
 
 
 async def test_retries_without_progress_are_limited_by_time(
@@ -143,7 +143,7 @@ async def test_failures_of_one_cause_are_reported_once(
     assert len(told) <= 3, told
 
 
-# --- what may pass
+# --- transient failures
 
 
 @pytest.mark.case("http", "416 once for a valid range")
@@ -196,7 +196,7 @@ async def test_malformed_chunk_is_detected_at_once(
     registry: _Documents, settings: Settings, tmp_path: Path, chunks: bytes
 ) -> None:
     async def malformed(faulty: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-        start, stop = asked_range(request, len(faulty.blobs[digest]))
+        start, stop = requested_range(request, len(faulty.blobs[digest]))
         said = f"bytes {start}-{stop - 1}/{len(faulty.blobs[digest])}"
         assert request.transport is not None
         head = f"HTTP/1.1 206 Partial Content\r\nContent-Range: {said}\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -227,7 +227,7 @@ async def test_stalled_range_is_requested_again(
         if number != 3:
             return None
         answer = web.StreamResponse(status=206)
-        start, stop = asked_range(request, len(faulty.blobs[digest]))
+        start, stop = requested_range(request, len(faulty.blobs[digest]))
         answer.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(faulty.blobs[digest])}"
         answer.content_length = stop - start
         if has_answer:

@@ -1,4 +1,4 @@
-"""Credentials go to the origin that they are for and nowhere else: not to hosts, outputs, files or other processes."""
+"""Credentials are sent only to their origin, and appear in no output, file, log or argument."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def leaks(content: bytes) -> list[bytes]:
 
 @dataclass
 class Recorder:
-    """Another origin: serves what a registry has, and keeps every byte that it is sent."""
+    """Another origin, which serves the content of a registry and records every received byte."""
 
     host: str = "127.0.0.2"
     registry: FaultyRegistry | None = None
@@ -118,7 +118,7 @@ STAGES = ("manifests", "config", "blobs")
 
 
 class Redirecting(GuardedRegistry):
-    """Sends who is allowed elsewhere."""
+    """Redirects authorized requests."""
 
     def __init__(self, server: FakeTokenServer, stage: str, status: int, location: Callable[[str], str]) -> None:
         super().__init__(server)
@@ -156,7 +156,7 @@ async def test_no_redirect_carries_credentials(
             path = write(tmp_path / "auth.json", {"auths": {registry.address: ENTRIES[entry]}})
             async with fastpull.Client(replace(settings, access=Access(authfile=str(path)))) as client:
                 await client.pull(reference, tmp_path / "out")
-            assert any(one.authorization for one in registry.asked) or registry.is_basic
+            assert any(one.authorization for one in registry.requests) or registry.is_basic
     assert other.seen
     assert [leaks(content) for content in other.seen] == [[]] * len(other.seen)
     assert not any(b"authorization" in content.lower() for content in other.seen)
@@ -188,14 +188,14 @@ async def test_redirect_of_token_server_is_not_followed(
 async def test_token_server_gets_login_and_never_registry_token(
     guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    """And a registry gets the token, and never the login that the token was made for."""
+    """The registry in turn gets the token, and never the login."""
     async with FakeTokenServer(users={"user": PASSWORD}, is_open=False, host="127.0.0.2") as server:
         guarded.server = server
         path = write(tmp_path / "auth.json", {"auths": {guarded.address: login("user", PASSWORD)}})
         async with fastpull.Client(replace(settings, access=Access(authfile=str(path)))) as client:
             await client.pull(f"{guarded.address}/test/image:v1", tmp_path / "out")
-        assert {one.authorization for one in server.asked} == {f"Basic {encoded('user', PASSWORD)}"}
-    assert {one.authorization.split()[0] for one in guarded.asked} == {"Bearer"}
+        assert {one.authorization for one in server.requests} == {f"Basic {encoded('user', PASSWORD)}"}
+    assert {one.authorization.split()[0] for one in guarded.requests} == {"Bearer"}
 
 
 @pytest.mark.case("auth", "two registries in one client")
@@ -217,7 +217,7 @@ async def test_registries_never_get_each_others_logins(
 async def test_urls_of_descriptor_are_never_requested(
     tokens: FakeTokenServer, guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path
 ) -> None:
-    """A foreign layer's ``urls`` are somebody else's choice of a host."""
+    """The author of an image chooses the hosts in the ``urls`` of foreign layers."""
     _, body = guarded.manifests["test/image", "v1"]
     manifest: dict[str, Any] = json.loads(body)
     for layer in manifest["layers"]:
@@ -271,7 +271,9 @@ def address_scope_mapped(text: str, known: dict[str, AddressScope]) -> AddressSc
 
 
 def no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastpull.registry.pool.is_loopback", lambda _: True)  # names of the test may speak plain http
+    monkeypatch.setattr(
+        "fastpull.registry.pool.is_loopback", lambda _: True
+    )  # allows plain http for the names of the test
 
 
 FORBIDDEN = {
@@ -291,7 +293,7 @@ FORBIDDEN = {
 async def attempt(
     guarded: GuardedRegistry, recorder: Recorder, settings: Settings, tmp_path: Path, how: str, host: str
 ) -> None:
-    """Pulls from a registry that sends the client to a host, for a blob or for a token."""
+    """Pull from a registry that refers the client to a host, for a blob or for a token."""
     name = f"registry.test:{guarded.address.rpartition(':')[2]}"
     if how == "realm":
         guarded.challenge = [f'Bearer realm="http://{host}:{recorder.port}/token",scope="{{scope}}"']
@@ -397,7 +399,7 @@ async def test_name_rebound_after_check_gets_no_request(
 
 
 async def test_names_are_not_resolved_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes without a resolver of their own wait for nothing; literal addresses are refused all the same."""
+    """Nodes without a resolver do not wait for one; literal addresses are rejected nevertheless."""
     asked: list[Any] = []
 
     def getaddrinfo(*arguments: Any, **_: Any) -> list[Any]:
@@ -445,7 +447,7 @@ async def test_debug_log_has_requests_without_secrets(
 async def test_outputs_cache_trace_and_arguments_have_no_secret(
     tokens: FakeTokenServer, guarded: GuardedRegistry, tmp_path: Path
 ) -> None:
-    """A pull that succeeds and one that is refused, as told as they can be."""
+    """Check a successful and a refused pull with all outputs enabled."""
     tokens.users, tokens.is_open = {"user": PASSWORD}, False
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FASTPULL_P")}
     for good in (True, False):
@@ -462,14 +464,14 @@ async def test_outputs_cache_trace_and_arguments_have_no_secret(
         arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         output, errors = await process.communicate(f"{password}\n".encode())
         assert process.returncode == (0 if good else 12), errors
-        assert good or b"'user'" in output, "who asked is told"
+        assert good or b"'user'" in output, "the user is not named"
         assert [leaks(content) for content in (arguments, output, errors)] == [[], [], []]
     for name, content in files_below(tmp_path).items():
         assert not leaks(content), name
 
 
 async def test_error_repr_has_no_secret(tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings) -> None:
-    """As a program would log it: with the chain of causes, and the local objects' own words for themselves."""
+    """Format the error with its chain of causes and the repr of local objects, as a program would log it."""
     tokens.users, tokens.is_open = {"user": "another"}, False
     with pytest.raises(FastpullError) as caught:
         async with fastpull.Client(as_user(settings)) as client:

@@ -595,13 +595,13 @@ class Docker:
     """
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.body = b""
         self.status = 200
         self.cut: int | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(f"{request.method} {request.raw_path}")
+        self.requests.append(f"{request.method} {request.raw_path}")
         if request.path != "/images/registry.example.org:5000/ml/app:v1/get":
             return web.json_response({"message": "No such image"}, status=404)
         if self.status != 200:
@@ -638,7 +638,7 @@ async def test_the_docker_daemon_exports_an_image_once(
     await copied(reference, f"docker-archive:{tmp_path}/image.tar:registry.example.org:5000/ml/app:v1")
     docker.body = (tmp_path / "image.tar").read_bytes()
     await pull("docker-daemon:registry.example.org:5000/ml/app:v1", settings, tmp_path / "out")
-    assert docker.asked == ["GET /images/registry.example.org:5000/ml/app:v1/get"]
+    assert docker.requests == ["GET /images/registry.example.org:5000/ml/app:v1/get"]
 
 
 async def test_a_refusal_of_the_docker_daemon_is_reported(
@@ -673,9 +673,9 @@ async def test_a_name_cannot_change_the_path_of_a_daemon_request(
         await refused(InvalidReference, f"docker-daemon:{image}", settings, tmp_path / "out")
     for image in ("sha256:../x", "sha256:"):
         await refused(InvalidSource, f"docker-daemon:{image}", settings, tmp_path / "out")
-    assert not docker.asked
+    assert not docker.requests
     await refused(NotFound, f"docker-daemon:sha256:{'0' * 64}", settings, tmp_path / "out")
-    assert docker.asked == [f"GET /images/sha256:{'0' * 64}/get"]
+    assert docker.requests == [f"GET /images/sha256:{'0' * 64}/get"]
 
 
 # --- references
@@ -730,13 +730,13 @@ async def test_a_pull_from_a_stalled_daemon_can_be_cancelled(
         answer = web.StreamResponse()
         await answer.prepare(request)
         await answer.write(docker_archive()[:50_000])
-        docker.asked.append("half")
+        docker.requests.append("half")
         await asyncio.sleep(30)
         return answer
 
     monkeypatch.setattr(docker, "answer", stall)
     source = "docker-daemon:registry.example.org:5000/ml/app:v1"
-    await cancelled(source, settings, tmp_path / "out", lambda: "half" in docker.asked)
+    await cancelled(source, settings, tmp_path / "out", lambda: "half" in docker.requests)
 
 
 async def test_a_hanging_podman_is_terminated(

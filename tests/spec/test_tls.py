@@ -1,4 +1,4 @@
-"""TLS: which certificates are believed and shown, for which host, and what is said of those that do not fit."""
+"""TLS: trusted certificates and client certificates of each host, and errors of unusable ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @asynccontextmanager
 async def serving(authority: Authority, *, asks_clients: bool = False) -> AsyncIterator[FaultyRegistry]:
-    """A registry that speaks https, and may want to see a certificate of its clients."""
+    """A registry with https, which may require client certificates."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(authority.folder / "server.cert", authority.folder / "server.key")
     if asks_clients:
@@ -60,7 +60,7 @@ async def secure_registry(authority: Authority) -> AsyncIterator[FaultyRegistry]
 
 @pytest.fixture(autouse=True)
 def _not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the registry be treated as any other host."""
+    """Treat the loopback registry as any other host."""
     monkeypatch.setattr("fastpull.registry.pool.is_loopback", lambda _: False)
 
 
@@ -83,7 +83,7 @@ async def pull(registry: FaultyRegistry, settings: Settings, tmp_path: Path) -> 
     assert names(tmp_path / "out") == {"a"}
 
 
-# --- whom to believe
+# --- trust
 
 
 @pytest.mark.case("http", "an unknown certificate")
@@ -94,7 +94,7 @@ async def test_unknown_certificate_error_has_advice(
         await pull(secure_registry, settings, tmp_path)
     assert secure_registry.address in str(caught.value)
     assert caught.value.exit_code == 10
-    assert secure_registry.asked == []
+    assert secure_registry.requests == []
 
 
 @pytest.mark.case("http", "SSL_CERT_FILE")
@@ -141,7 +141,7 @@ async def test_ca_applies_only_to_its_host(
 ) -> None:
     install(home / CERTS / "other.example", authority, "ca.crt")
     install(home / CERTS / "127.0.0.1:1", authority, "ca.crt")
-    install(home / CERTS / "127.0.0.1", authority, "ca.crt")  # of port 443
+    install(home / CERTS / "127.0.0.1", authority, "ca.crt")  # applies to port 443
     with pytest.raises(TransportError, match="not trusted"):
         await pull(secure_registry, settings, tmp_path)
 
@@ -183,8 +183,8 @@ async def test_cert_dir_does_not_apply_to_mirrors(
     )
     changed = replace(settings, access=access, registries_conf=str(tmp_path / "registries.conf"))
     await pull(registry, changed, tmp_path)
-    assert bool(secure_registry.asked) != is_given
-    assert bool(registry.asked) == is_given
+    assert bool(secure_registry.requests) != is_given
+    assert bool(registry.requests) == is_given
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_insecure_applies_to_all_ports_and_to_existing_contexts(monkeypatch: pyt
     assert transport.is_insecure("r.test")
     assert transport.is_insecure("r.test:5001")
     after = transport._context("r.test:5000")
-    assert before is True, "what aiohttp believes"
+    assert before is True, "not aiohttp's default context"
     assert isinstance(after, ssl.SSLContext)
     assert after.verify_mode == ssl.CERT_NONE
 
@@ -229,7 +229,7 @@ async def test_insecure_accepts_any_certificate_of_registry(
 async def test_insecure_does_not_extend_to_other_hosts(
     secure_registry: FaultyRegistry, settings: Settings, tmp_path: Path, authority: Authority
 ) -> None:
-    """Neither of those that a registry sends to, nor of those that are not named."""
+    """It extends neither to hosts that a registry redirects to nor to unnamed ones."""
     with pytest.raises(TransportError, match="not trusted"):
         await pull(secure_registry, replace(settings, access=Access(insecure_registries=("other.example",))), tmp_path)
     async with serving(authority) as elsewhere:
@@ -251,7 +251,7 @@ async def test_only_insecure_registry_may_redirect_to_plain_http(
         install(home / CERTS / secure_registry.address, authority, "ca.crt")
         with pytest.raises(fastpull.errors.UnexpectedAnswer, match="plain http.*--insecure-registry 127.0.0.1"):
             await pull(secure_registry, settings, tmp_path)
-        assert plain.asked == []
+        assert plain.requests == []
         access = Access(insecure_registries=(secure_registry.address,))
         await pull(secure_registry, replace(settings, access=access), tmp_path)
 
@@ -263,7 +263,7 @@ async def test_plain_http_in_place_of_tls_error_has_advice(
     publish(registry, [file("a")])
     with pytest.raises(TransportError, match="plain http, use --insecure"):
         await pull(registry, settings, tmp_path)
-    assert registry.asked == []
+    assert registry.requests == []
 
 
 @pytest.mark.case("http", "an unfinished TLS handshake")
@@ -286,7 +286,7 @@ async def test_unfinished_handshake_times_out(
     assert address in str(caught.value)
 
 
-# --- what to show
+# --- client certificates
 
 
 @pytest.mark.case("http", "client certificates")
@@ -319,7 +319,7 @@ def test_first_certificate_directory_applies(home: Path) -> None:
     assert find_certificates("registry.example:5000") is None
 
 
-# --- what does not fit
+# --- unusable certificates
 
 
 def certificates(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Token servers of every kind, and a registry that asks for what they give."""
+"""Token servers of every kind, and a registry that requires their tokens."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def denied(registry: FaultyRegistry, settings: Settings) -> str:
     return str(caught.value)
 
 
-# --- how a token is asked for
+# --- token requests
 
 
 @pytest.mark.case("auth", "GET with service and scope")
@@ -68,7 +68,7 @@ async def test_token_request_has_service_scope_and_user(
 ) -> None:
     tokens.users, tokens.is_open = {"user": "hunter2"}, False
     await resolve(guarded, as_user(settings, "user", "hunter2"))
-    (asked,) = tokens.asked
+    (asked,) = tokens.requests
     assert asked.method == "GET"
     assert asked.authorization == "Basic " + encoded("user", "hunter2")
     assert asked.query == [("service", "test"), ("scope", SCOPE)]
@@ -80,8 +80,8 @@ async def test_token_server_without_get_gets_post(
 ) -> None:
     tokens.users, tokens.is_open, tokens.methods = {"user": "hunter2"}, False, ("POST",)
     await resolve(guarded, as_user(settings, "user", "hunter2"))
-    assert [one.method for one in tokens.asked] == ["GET", "POST"]
-    assert tokens.asked[1].form == {
+    assert [one.method for one in tokens.requests] == ["GET", "POST"]
+    assert tokens.requests[1].form == {
         "grant_type": "password",
         "username": "user",
         "password": "hunter2",
@@ -89,7 +89,7 @@ async def test_token_server_without_get_gets_post(
         "service": "test",
         "scope": SCOPE,
     }
-    assert tokens.asked[1].authorization == ""
+    assert tokens.requests[1].authorization == ""
 
 
 @pytest.mark.case("auth", "POST, grant_type refresh_token")
@@ -100,7 +100,7 @@ async def test_identity_token_is_sent_by_post(
     entry = {"auth": encoded("00000000-0000-0000-0000-000000000000", ""), "identitytoken": "refresh-me"}
     path = write(tmp_path / "auth.json", {"auths": {guarded.address: entry}})
     await resolve(guarded, replace(settings, access=Access(authfile=str(path))))
-    (asked,) = tokens.asked
+    (asked,) = tokens.requests
     assert (asked.method, asked.form["grant_type"], asked.form["refresh_token"]) == (
         "POST",
         "refresh_token",
@@ -116,7 +116,7 @@ async def test_registry_token_is_sent_unchanged(
     tokens.tokens["mine"] = ("user", {SCOPE})
     path = write(tmp_path / "auth.json", {"auths": {guarded.address: {"registrytoken": "mine"}}})
     await resolve(guarded, replace(settings, access=Access(authfile=str(path))))
-    assert tokens.asked == []
+    assert tokens.requests == []
 
 
 @pytest.mark.case("auth", "token, access_token, no or odd expires_in and issued_at")
@@ -134,9 +134,9 @@ async def test_registry_token_is_sent_unchanged(
 async def test_token_response_may_take_several_forms(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, answer: Callable[[str], dict[str, object]]
 ) -> None:
-    tokens.answer = answer
+    tokens.body_of = answer
     await resolve(guarded, settings)
-    assert len(tokens.asked) == 1, "a token is good for a minute at least"
+    assert len(tokens.requests) == 1, "a token was renewed within its first minute"
 
 
 @pytest.mark.case("auth", "several challenges in one or more headers, quoted commas")
@@ -157,7 +157,7 @@ async def test_bearer_is_preferred_among_several_challenges(
 ) -> None:
     guarded.challenge = challenge
     await resolve(guarded, settings)
-    assert ("scope", SCOPE) in tokens.asked[0].query
+    assert ("scope", SCOPE) in tokens.requests[0].query
 
 
 # --- one token for each registry, scope and user
@@ -202,10 +202,10 @@ async def test_hundred_ranges_with_expired_token_cause_one_token_request(
         client = RegistryClient(transport, guarded.address, guarded.address, schemes=("http",))
         await fetch(client, 0)
         guarded.revoked = set(tokens.tokens)
-        tokens.asked.clear()
+        tokens.requests.clear()
         pieces = await asyncio.gather(*(fetch(client, number) for number in range(100)))
     assert b"".join(pieces) == content
-    assert len(tokens.asked) == 1
+    assert len(tokens.requests) == 1
 
 
 @pytest.mark.case("auth", "a failing token server gets one request for all waiting requests")
@@ -219,14 +219,14 @@ async def test_token_server_failure_applies_to_all_waiting_requests(
             *(client.manifest("test/image", "v1") for _ in range(50)), return_exceptions=True
         )
     assert {type(result) for result in results} == {UnexpectedAnswer}
-    assert len(tokens.asked) == 1
+    assert len(tokens.requests) == 1
 
 
 @pytest.mark.case("auth", "a token about to expire")
 async def test_token_is_renewed_before_expiry_without_refused_request(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens.answer = lambda token: {"token": token, "expires_in": 100}
+    tokens.body_of = lambda token: {"token": token, "expires_in": 100}
     async with fastpull.Client(settings) as client:
         await client.resolve(f"{guarded.address}/test/image:v1")
         refused = []
@@ -241,7 +241,7 @@ async def test_token_is_renewed_before_expiry_without_refused_request(
         clock = time.monotonic
         monkeypatch.setattr("fastpull.registry.auth.authorizer.time.monotonic", lambda: clock() + 95)
         await client.resolve(f"{guarded.address}/test/image:v1")
-    assert len(tokens.asked) == 2
+    assert len(tokens.requests) == 2
     assert refused
     assert not any(refused)
 
@@ -250,14 +250,14 @@ async def test_token_is_renewed_before_expiry_without_refused_request(
 async def test_token_server_may_return_the_same_token(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as it is good: it was only renewed early."""
-    tokens.answer = lambda _: {"token": "token-1", "expires_in": 100}
+    """The token is still valid: it is renewed before its expiry."""
+    tokens.body_of = lambda _: {"token": "token-1", "expires_in": 100}
     async with fastpull.Client(settings) as client:
         await client.resolve(f"{guarded.address}/test/image:v1")
         clock = time.monotonic
         monkeypatch.setattr("fastpull.registry.auth.authorizer.time.monotonic", lambda: clock() + 95)
         await client.resolve(f"{guarded.address}/test/image:v1")
-    assert len(tokens.asked) == 2
+    assert len(tokens.requests) == 2
 
 
 @pytest.mark.case("auth", "429 from a token server")
@@ -277,14 +277,14 @@ async def test_retry_after_of_token_server_is_honored(
     else:
         with pytest.raises(raised, match="Try again in 3600 s"):
             await resolve(guarded, settings)
-        assert len(tokens.asked) == 1
+        assert len(tokens.requests) == 1
 
 
 @pytest.mark.case("auth", "insufficient_scope, another repository's scope")
 async def test_insufficient_scope_causes_new_token(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings
 ) -> None:
-    """The registry wants more than it said at first, and says so with 403 and insufficient_scope."""
+    """The registry requires a larger scope later, by 403 and insufficient_scope."""
     more = "repository:base/image:pull"
     handle = guarded._handle
 
@@ -298,10 +298,10 @@ async def test_insufficient_scope_causes_new_token(
 
     guarded._handle = picky  # type: ignore[method-assign]
     await resolve(guarded, settings)
-    assert [one.query.count(("scope", more)) for one in tokens.asked] == [0, 1]
+    assert [one.query.count(("scope", more)) for one in tokens.requests] == [0, 1]
 
 
-# --- refusals
+# --- refused credentials
 
 
 @pytest.mark.case("auth", "wrong credentials: no loop")
@@ -311,7 +311,9 @@ async def test_wrong_credentials_are_sent_once_and_error_names_origin(
     tokens.users, tokens.is_open = {"user": "right"}, False
     path = write(tmp_path / "auth.json", {"auths": {guarded.address: login("user", "hunter2")}})
     said = await denied(guarded, replace(settings, access=Access(authfile=str(path))))
-    assert [one.authorization != "" for one in tokens.asked] == [True, False], "with them, and without"
+    assert [one.authorization != "" for one in tokens.requests] == [True, False], (
+        "not one request with and one without credentials"
+    )
     assert all(word in said for word in ("'user'", "auth.json, line 3", "docker login", "inspect --auth"))
     assert "hunter2" not in said
     assert encoded("user", "hunter2") not in said
@@ -323,7 +325,7 @@ async def test_refused_token_fails_the_pull(
 ) -> None:
     guarded.allowed = {"somebody else"}
     await denied(guarded, settings)
-    assert len(tokens.asked) == 2, "no loop"
+    assert len(tokens.requests) == 2, "no loop"
 
 
 @pytest.mark.case("auth", "wrong credentials for a public image")
@@ -347,7 +349,7 @@ async def test_helper_runs_again_after_its_password_expired(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As those of clouds do: their passwords last an hour, and pulls may last longer."""
+    """Cloud passwords expire after an hour, and a pull may take longer."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     path = write(tmp_path / "config.json", {"credHelpers": {guarded.address: "cloud"}})
     tokens.users, tokens.is_open = {"user": "first"}, False
@@ -398,7 +400,7 @@ async def test_token_server_without_token_is_an_error(
 async def test_ranges_survive_revoked_tokens(
     tokens: FakeTokenServer, guarded: GuardedRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    """Every second request finds its token revoked."""
+    """The token of every second request is revoked."""
     content = os.urandom(30 << 20)
     reference = publish(guarded, [file("f", content)])
     seen = 0

@@ -379,7 +379,7 @@ async def test_unchanged_output_needs_no_registry_with_cached_tag(
 ) -> None:
     reference = publish(registry, ROOTFS)
     await pull(reference, directory(tmp_path), settings)
-    asked = len(registry.asked)
+    asked = len(registry.requests)
     report, _ = await pull(reference, directory(tmp_path), replace(settings, pull="missing"))
     assert report.was_there
-    assert len(registry.asked) == asked
+    assert len(registry.requests) == asked

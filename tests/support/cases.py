@@ -1,7 +1,6 @@
-"""The table of docs/registries.md: which test shows that fastpull does right by which case.
+"""The table of cases in docs/registries.md, made from the markers of tests.
 
-A test says so with ``@pytest.mark.case(AREA, TEXT)``, once for each case that it is for. ``make cases`` writes the
-table.
+A test has one ``@pytest.mark.case(AREA, TEXT)`` for each case that it covers. ``make cases`` writes the table.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _BEGIN, _END = "<!-- cases: written by make cases -->\n", "<!-- end of cases -->
 
 @dataclass(frozen=True, order=True)
 class DocumentedCase:
-    """A marker of a test."""
+    """One marker of a test."""
 
     area: str
     text: str
@@ -35,10 +34,10 @@ class DocumentedCase:
 
 
 def find_cases(folder: Path = ROOT / "tests") -> list[DocumentedCase]:
-    """All cases that tests below a folder are marked with.
+    """Return the cases of all tests below a directory.
 
     Raises:
-        ValueError: a marker that is no pair of strings, or names an area that is not in the list.
+        ValueError: a marker is not a pair of strings, or names an unknown area.
     """
     found = []
     for path in sorted(folder.rglob("test_*.py")):
@@ -56,11 +55,13 @@ def _marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[s
                 case [ast.Constant(value=str(area)), ast.Constant(value=str(text))] if area in AREAS:
                     yield area, text
                 case _:
-                    raise ValueError(f"{function.name}: {ast.unparse(decorator)} is no case, areas are {[*AREAS]}")
+                    raise ValueError(
+                        f"{function.name}: {ast.unparse(decorator)} is not a case; the areas are {[*AREAS]}"
+                    )
 
 
 def table(cases: list[DocumentedCase]) -> str:
-    """The cases as Markdown, an area after the other."""
+    """Return the cases as Markdown tables, one per area."""
     lines: list[str] = []
     for area, title in AREAS.items():
         of_area = [case for case in cases if case.area == area]
@@ -72,16 +73,16 @@ def table(cases: list[DocumentedCase]) -> str:
 
 
 def with_table(page: str, content: str) -> str:
-    """A page whose part between the two comments is this."""
+    """Return the page with new content between the two comments."""
     before, begin, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
-        raise ValueError("the page has no place for the table")
+        raise ValueError("the page lacks the comments around the table")
     return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def main() -> None:
-    """Writes the table into its page."""
+    """Write the table into its page."""
     PAGE.write_text(with_table(PAGE.read_text(), table(find_cases())))
 
 

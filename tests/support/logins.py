@@ -1,4 +1,4 @@
-"""What users have: files of logins, helper programs, certificates."""
+"""Auth files, credential helpers and certificates of test users."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ SECRET = "hunter2-%s"
 
 
 def encoded(username: str, password: str) -> str:
-    """An ``auth`` value."""
+    """Return an ``auth`` value."""
     return base64.b64encode(f"{username}:{password}".encode()).decode()
 
 
 def login(username: str, password: str = "secret") -> dict[str, str]:
-    """An entry of ``auths``."""
+    """Return an entry of ``auths``."""
     return {"auth": encoded(username, password)}
 
 
 def write(path: Path, content: object) -> Path:
-    """Writes a file of text, or of JSON, with the folders that it needs."""
+    """Write a text or JSON file and create its parent directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content if isinstance(content, str) else json.dumps(content, indent=2))
     return path
 
 
 def helper(folder: Path, name: str, script: str) -> Path:
-    """Writes ``docker-credential-NAME``, a shell script; its folder goes into PATH."""
+    """Write the shell script ``docker-credential-NAME`` into a directory of PATH."""
     path = write(folder / f"docker-credential-{name}", f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return path
 
 
 def answering(**servers: tuple[str, str]) -> str:
-    """A helper's script that knows some servers, by name without dots; it counts its calls in ``$0.calls``."""
+    """Return the script of a helper that knows these servers, and records its calls in ``$0.calls``."""
     cases = "".join(
         f"""*{server}*) echo '{json.dumps({"ServerURL": server, "Username": user, "Secret": secret})}' ;;\n"""
         for server, (user, secret) in servers.items()
@@ -50,10 +50,10 @@ esac"""
 
 
 class Authority:
-    """A CA of the test's own.
+    """A certificate authority for tests.
 
     Args:
-        folder: gets ``ca.crt`` and all that is signed.
+        folder: the directory for ``ca.crt`` and all issued certificates.
     """
 
     def __init__(self, folder: Path, name: str = "test") -> None:
@@ -63,7 +63,7 @@ class Authority:
         self._openssl("req -x509 -newkey rsa:2048 -nodes -days 2 -keyout ca.key -out ca.crt", "-subj", f"/CN=CA {name}")
 
     def issue(self, name: str, *subjects: str) -> tuple[Path, Path]:
-        """A certificate and its key, as ``NAME.cert`` and ``NAME.key``; subjects such as ``IP:127.0.0.1``."""
+        """Issue ``NAME.cert`` and ``NAME.key`` for subjects such as ``IP:127.0.0.1``."""
         request = f"req -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.csr"
         self._openssl(request, "-subj", f"/CN={name}")
         extensions = self.folder / f"{name}.ext"
@@ -79,7 +79,7 @@ class Authority:
 
 
 def files_below(folder: Path) -> dict[str, Any]:
-    """The content of every file, links not followed."""
+    """Return the contents of all files below a directory, without following symbolic links."""
     found = {}
     for where, _, names in os.walk(folder):
         for name in names:

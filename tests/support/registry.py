@@ -1,4 +1,4 @@
-"""A registry that misbehaves on demand, and writes down what it was asked."""
+"""A registry that misbehaves on demand, and records the requests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from aiohttp import web
 from fastpull.demo.registry import LoopbackRegistry
 
 Fault = Callable[["FaultyRegistry", web.Request, str], Awaitable[web.StreamResponse | None]]
-"""Gets (registry, request, digest) of a request for a blob; returns an answer of its own, or None for the right one."""
+"""Called with registry, request and digest for a blob request; returns a faulty response, or None for the right one."""
 
 
 @dataclass
-class Asked:
-    """A request that came."""
+class RecordedRequest:
+    """A received request."""
 
     method: str
     path: str
@@ -36,7 +36,7 @@ class Asked:
 
 @dataclass
 class Account:
-    """Who may pull: by token, or by name and password alone."""
+    """The account that may pull: by token, or by user name and password."""
 
     username: str = ""
     password: str = ""
@@ -47,29 +47,31 @@ class Account:
 
 
 class FaultyRegistry(LoopbackRegistry):
-    """Attributes:
-    asked: all requests, in order.
-    sent: bytes of blobs that were sent, by digest.
-    faults: tried in order for each request for a blob.
-    account: None for a registry that asks nobody.
-    active: requests that are being answered.
+    """A loopback registry with faults and authorization.
+
+    Attributes:
+        requests: all requests, in order.
+        sent: the number of sent bytes, by blob digest.
+        faults: tried in order for each request for a blob.
+        account: None for a registry without authorization.
+        active: the number of requests in progress.
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)
-        self.asked: list[Asked] = []
+        self.requests: list[RecordedRequest] = []
         self.sent: Counter[str] = Counter()
         self.faults: list[Fault] = []
         self.account: Account | None = None
         self.active = 0
 
-    async def quiet(self) -> None:
-        """Waits until nothing is being answered any more, also not to somebody who has died."""
+    async def wait_until_idle(self) -> None:
+        """Wait until no request is in progress, not even one of a killed client."""
         while self.active:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
-    def blob_requests(self) -> list[Asked]:
-        return [asked for asked in self.asked if "/blobs/" in asked.path]
+    def blob_requests(self) -> list[RecordedRequest]:
+        return [one for one in self.requests if "/blobs/" in one.path]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.active += 1
@@ -80,8 +82,8 @@ class FaultyRegistry(LoopbackRegistry):
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         headers = request.headers
-        self.asked.append(
-            Asked(
+        self.requests.append(
+            RecordedRequest(
                 request.method,
                 request.path,
                 headers.get("Range", ""),
@@ -96,7 +98,7 @@ class FaultyRegistry(LoopbackRegistry):
         return await super().handle(request)
 
     async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:
-        for fault in list(self.faults) if "Range" in request.headers else ():  # configs are asked for without
+        for fault in list(self.faults) if "Range" in request.headers else ():  # config requests have no Range
             answer = await fault(self, request, digest)
             if answer is not None:
                 return answer
@@ -140,7 +142,7 @@ class FaultyRegistry(LoopbackRegistry):
 
 
 def times(count: int, fault: Fault) -> Fault:
-    """A fault that stops after so many requests."""
+    """Limit a fault to the first ``count`` requests."""
     left = count
 
     async def limited(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
@@ -154,7 +156,7 @@ def times(count: int, fault: Fault) -> Fault:
 
 
 def from_request(number: int, fault: Fault) -> Fault:
-    """A fault that begins with request ``number``, counted from 0."""
+    """Start a fault with request ``number``, counted from 0."""
     seen = -1
 
     async def late(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
@@ -166,7 +168,7 @@ def from_request(number: int, fault: Fault) -> Fault:
 
 
 def status(code: int, **headers: str) -> Fault:
-    """Answers with an error."""
+    """Respond with an error status."""
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         return registry.refusal(code, "FAULT", {name.replace("_", "-"): value for name, value in headers.items()})
@@ -174,7 +176,7 @@ def status(code: int, **headers: str) -> Fault:
     return fault
 
 
-def asked_range(request: web.Request, size: int) -> tuple[int, int]:
+def requested_range(request: web.Request, size: int) -> tuple[int, int]:
     match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
     if match is None:
         return 0, size
@@ -182,14 +184,14 @@ def asked_range(request: web.Request, size: int) -> tuple[int, int]:
 
 
 async def no_ranges(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Answers every range with the whole blob."""
+    """Respond to every range with the whole blob."""
     body = registry.blobs[digest]
     registry.sent[digest] += len(body)
     return web.Response(body=body)
 
 
 async def no_length(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Answers with the whole blob in chunks, and says no length."""
+    """Respond with the whole blob, chunked and without a length."""
     answer = web.StreamResponse()
     answer.enable_chunked_encoding()
     await answer.prepare(request)
@@ -201,10 +203,10 @@ async def no_length(registry: FaultyRegistry, request: web.Request, digest: str)
 
 
 def wrong_content_range(text: str) -> Fault:
-    """Answers a range with a header that does not fit."""
+    """Respond to a range with another ``Content-Range``."""
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-        start, stop = asked_range(request, len(registry.blobs[digest]))
+        start, stop = requested_range(request, len(registry.blobs[digest]))
         said = text.format(start=start, last=stop - 1, size=len(registry.blobs[digest]))
         return web.Response(status=206, body=registry.blobs[digest][start:stop], headers={"Content-Range": said})
 
@@ -212,22 +214,21 @@ def wrong_content_range(text: str) -> Fault:
 
 
 async def truncated(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Sends half of what it announced, and closes the connection."""
+    """Send half of the announced bytes, and close the connection."""
     return await _partial(registry, request, digest, reset=False)
 
 
 async def reset(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Sends half of what it announced, leaves time to read it, and resets the connection.
+    """Send half of the announced bytes, wait until they are read, and reset the connection.
 
-    A reset throws away what the other side has received and not read yet: without that time nobody can tell how much
-    has to come again.
+    A reset discards the bytes that the client received but did not read; without the wait their number is unknown.
     """
     return await _partial(registry, request, digest, reset=True)
 
 
 async def _partial(registry: FaultyRegistry, request: web.Request, digest: str, *, reset: bool) -> web.StreamResponse:
     body = registry.blobs[digest]
-    start, stop = asked_range(request, len(body))
+    start, stop = requested_range(request, len(body))
     answer = web.StreamResponse(status=206, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"})
     answer.content_length = stop - start
     await answer.prepare(request)
@@ -247,7 +248,7 @@ async def _partial(registry: FaultyRegistry, request: web.Request, digest: str, 
 
 
 def halves() -> Fault:
-    """Of each blob comes a half, and no more."""
+    """Send only one half of each blob."""
     begun = set[str]()
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
@@ -260,11 +261,11 @@ def halves() -> Fault:
 
 
 def slow(bytes_per_second: int) -> Fault:
-    """Sends at a rate, each connection for itself."""
+    """Send at a limited rate per connection."""
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = registry.blobs[digest]
-        start, stop = asked_range(request, len(body))
+        start, stop = requested_range(request, len(body))
         answer = web.StreamResponse(status=206, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"})
         answer.content_length = stop - start
         await answer.prepare(request)
@@ -280,7 +281,7 @@ def slow(bytes_per_second: int) -> Fault:
 
 
 def together(number: int) -> Fault:
-    """Answers nobody until so many blobs were asked for; who waits too long for that gets nothing."""
+    """Hold responses until ``number`` blobs are requested; respond with 404 after 5 seconds."""
     asked, all_there = set[str](), asyncio.Event()
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
@@ -297,7 +298,7 @@ def together(number: int) -> Fault:
 
 
 def redirect(location: Callable[[str], str]) -> Fault:
-    """Sends the client elsewhere for the blob."""
+    """Redirect blob requests."""
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         return web.Response(status=307, headers={"Location": location(digest)})
@@ -306,12 +307,12 @@ def redirect(location: Callable[[str], str]) -> Fault:
 
 
 def corrupted(at: int = 100) -> Fault:
-    """Flips a bit of the blob."""
+    """Flip one bit of the blob."""
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         body = bytearray(registry.blobs[digest])
         body[min(at, len(body) - 1)] ^= 1
-        start, stop = asked_range(request, len(body))
+        start, stop = requested_range(request, len(body))
         registry.sent[digest] += stop - start
         headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
         return web.Response(status=206, body=bytes(body[start:stop]), headers=headers)
@@ -320,7 +321,7 @@ def corrupted(at: int = 100) -> Fault:
 
 
 def docker_config(home: str, registry: str, username: str, password: str) -> None:
-    """Writes what ``docker login`` writes."""
+    """Write the file that ``docker login`` writes."""
     os.makedirs(f"{home}/.docker", exist_ok=True)
     auth = base64.b64encode(f"{username}:{password}".encode()).decode()
     with open(f"{home}/.docker/config.json", "w") as file:

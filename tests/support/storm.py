@@ -1,4 +1,4 @@
-"""All that a registry or what stands before it does wrong, by name, for requests of every kind."""
+"""Misbehavior of registries and proxies, by name, for requests of every kind."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fastpull.errors import (
 )
 from tests.support.registry import (
     FaultyRegistry,
-    asked_range,
     corrupted,
     no_length,
     no_ranges,
+    requested_range,
     reset,
     slow,
     status,
@@ -37,42 +37,42 @@ from tests.support.registry import (
 
 _PIECE = 64 << 10
 _PAUSE_SECONDS = 2
-_GRACE_SECONDS = 1.0  # for requests that were on their way when the pause was asked for
+_GRACE_SECONDS = 1.0  # for requests in flight when the pause was requested
 
-Answer = Callable[["StormyRegistry", web.Request, str], Awaitable[web.StreamResponse | None]]
+Respond = Callable[["StormyRegistry", web.Request, str], Awaitable[web.StreamResponse | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """Something that goes wrong.
+class Misbehavior:
+    """One kind of misbehavior.
 
     Attributes:
-        answer: gets (registry, request, digest), the last empty for what is no blob.
-        ranges_only: makes sense for ranges of blobs alone.
-        lies: in a way that a client has to take for the truth, so that the pull fails, and the user repeats it.
-        spoils: a blob, which is then fetched once more.
-        ends: what a pull fails with that meets nothing else; None if it succeeds all the same.
+        respond: called with registry, request and digest; the digest is empty for requests other than blobs.
+        ranges_only: whether it applies only to ranges of blobs.
+        is_final: whether a client must accept the response, so that the pull fails and is repeated.
+        corrupts: whether it corrupts a blob, which is then fetched once more.
+        error: the error of a pull that meets only this misbehavior; None if the pull succeeds.
     """
 
-    answer: Answer
+    respond: Respond
     ranges_only: bool = True
-    lies: bool = False
-    spoils: bool = False
-    ends: type[FastpullError] | None = UnexpectedAnswer
+    is_final: bool = False
+    corrupts: bool = False
+    error: type[FastpullError] | None = UnexpectedAnswer
 
 
 class StormyRegistry(FaultyRegistry):
-    """Answers a share of all requests wrongly, and asks for tokens.
+    """Misbehaves for a share of all requests, and requires tokens.
 
     Attributes:
-        share: of requests, from 0 to 1.
-        choose: which, and what goes wrong.
-        happened: how often each did.
-        lied: how often it lied.
-        spoiled: how often each blob was.
-        only: the one thing that goes wrong, by name; otherwise all do.
-        wasted: bytes of blobs that wrong answers carried, and blobs that one of them spoiled.
-        too_early: requests within a pause that was asked for.
+        share: the share of requests, from 0 to 1.
+        choose: chooses the requests and their misbehavior.
+        happened: the number of each misbehavior.
+        lied: the number of final misbehaviors.
+        spoiled: how often each blob was corrupted.
+        only: the name of the only misbehavior; None for all.
+        wasted: the bytes of wrong responses and of corrupted blobs.
+        too_early: the requests within a requested pause.
     """
 
     def __init__(self) -> None:
@@ -109,32 +109,32 @@ class StormyRegistry(FaultyRegistry):
         if self.choose.random() >= self.share:
             return None
         is_range = "Range" in request.headers
-        known = [name for name, wrong in WRONGS.items() if is_range or not wrong.ranges_only]
+        known = [name for name, wrong in MISBEHAVIORS.items() if is_range or not wrong.ranges_only]
         if self.only is not None:
             known = [name for name in known if name == self.only]
         if not known:
             return None
         name = self.choose.choice(known)
-        wrong, digest = WRONGS[name], request.path.rpartition("/")[2]
+        wrong, digest = MISBEHAVIORS[name], request.path.rpartition("/")[2]
         self.happened[name] += 1
         before = self.sent[digest]
-        self.lied += wrong.lies
-        self.spoiled[digest] += wrong.spoils
-        if wrong.lies or wrong.spoils:
+        self.lied += wrong.is_final
+        self.spoiled[digest] += wrong.corrupts
+        if wrong.is_final or wrong.corrupts:
             self.wasted += len(self.blobs.get(digest, b""))
         try:
-            return await wrong.answer(self, request, digest)
+            return await wrong.respond(self, request, digest)
         finally:
             if name not in _USEFUL:
                 self.wasted += self.sent[digest] - before
 
     async def serve_blob(self, request: web.Request, name: str, digest: str) -> web.StreamResponse:
-        """Right, and counted as it goes: who hangs up has not got the rest."""
+        """Send a blob, and count only the bytes sent before a disconnect."""
         return await self.stream(request, digest)
 
     async def stream(self, request: web.Request, digest: str, **headers: str) -> web.StreamResponse:
         body = self.blobs[digest]
-        start, stop = asked_range(request, len(body))
+        start, stop = requested_range(request, len(body))
         answer = web.StreamResponse(status=206 if "Range" in request.headers else 200)
         if answer.status == 206:
             answer.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(body)}"
@@ -148,7 +148,7 @@ class StormyRegistry(FaultyRegistry):
         return answer
 
     def pause(self, request: web.Request, code: int, *, as_date: bool = False) -> web.Response:
-        """Asks for a pause, and remembers it."""
+        """Respond with a pause, and record it."""
         begun, wall = time.monotonic(), time.time()
         seconds, said = float(_PAUSE_SECONDS), str(_PAUSE_SECONDS)
         if as_date:
@@ -158,7 +158,7 @@ class StormyRegistry(FaultyRegistry):
         return self.refusal(code, "TOOMANYREQUESTS", {"Retry-After": said})
 
     def to_storage(self, request: web.Request, digest: str) -> web.Response:
-        """Redirects to a place that is good for a few requests."""
+        """Redirect to a location that expires after three requests."""
         self._uses[digest] = 3
         port = self.address.rpartition(":")[2]
         return web.Response(status=307, headers={"Location": f"http://localhost:{port}/storage/{digest}?signature=x"})
@@ -169,29 +169,29 @@ class StormyRegistry(FaultyRegistry):
         return await self.stream(request, digest) if self._uses[digest] >= 0 else web.Response(status=403)
 
     def revoke(self) -> None:
-        """No token that was given is good any more."""
+        """Revoke all issued tokens."""
         assert self.account is not None
         self.account.valid.clear()
 
 
-# --- answers
+# --- responses
 
 
-def _code(code: int, *, lies: bool = False, ends: type[FastpullError] = UnexpectedAnswer) -> Wrong:
+def _code(code: int, *, is_final: bool = False, error: type[FastpullError] = UnexpectedAnswer) -> Misbehavior:
     async def answer(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
         return await status(code)(registry, request, digest)
 
-    return Wrong(answer, ranges_only=False, lies=lies, ends=ends)
+    return Misbehavior(answer, ranges_only=False, is_final=is_final, error=error)
 
 
-def _pause(code: int, *, as_date: bool = False) -> Wrong:
+def _pause(code: int, *, as_date: bool = False) -> Misbehavior:
     async def answer(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         return registry.pause(request, code, as_date=as_date)
 
-    return Wrong(answer, ranges_only=False, ends=RateLimited if code == 429 else UnexpectedAnswer)
+    return Misbehavior(answer, ranges_only=False, error=RateLimited if code == 429 else UnexpectedAnswer)
 
 
-def _with(**headers: str) -> Answer:
+def _with(**headers: str) -> Respond:
     async def answer(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
         return await registry.stream(request, digest, **headers)
 
@@ -209,29 +209,29 @@ async def _hang_up(registry: StormyRegistry, request: web.Request, digest: str) 
     return web.Response()
 
 
-async def _say_nothing(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+async def _no_response(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
     while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     return web.Response()
 
 
 async def _stall(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Half of it, and then nothing."""
+    """Send half of the range, then stall."""
     body = registry.blobs[digest]
-    start, stop = asked_range(request, len(body))
+    start, stop = requested_range(request, len(body))
     answer = web.StreamResponse(status=206, headers={"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"})
     answer.content_length = stop - start
     await answer.prepare(request)
     half = body[start : (start + stop) // 2]
     await answer.write(half)
     registry.sent[digest] += len(half)
-    return await _say_nothing(registry, request, digest)
+    return await _no_response(registry, request, digest)
 
 
 async def _less(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """A shorter range than was asked for, as it may."""
+    """Send a shorter range than requested, which is allowed."""
     body = registry.blobs[digest]
-    start, stop = asked_range(request, len(body))
+    start, stop = requested_range(request, len(body))
     stop = start + max(1, (stop - start) // 3)
     registry.sent[digest] += stop - start
     headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
@@ -239,13 +239,13 @@ async def _less(registry: StormyRegistry, request: web.Request, digest: str) -> 
 
 
 async def _empty(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    start, stop = asked_range(request, len(registry.blobs[digest]))
+    start, stop = requested_range(request, len(registry.blobs[digest]))
     said = f"bytes {start}-{stop - 1}/{len(registry.blobs[digest])}"
     return web.Response(status=206, headers={"Content-Range": said})
 
 
 async def _malformed_chunk(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    start, stop = asked_range(request, len(registry.blobs[digest]))
+    start, stop = requested_range(request, len(registry.blobs[digest]))
     said = f"bytes {start}-{stop - 1}/{len(registry.blobs[digest])}"
     assert request.transport is not None
     head = f"HTTP/1.1 206 Partial Content\r\nContent-Range: {said}\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"
@@ -255,17 +255,17 @@ async def _malformed_chunk(registry: StormyRegistry, request: web.Request, diges
 
 
 async def _garbage(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """Nothing that HTTP knows."""
+    """Send bytes that are not HTTP."""
     assert request.transport is not None
     request.transport.write(b"220 mail.example ESMTP\r\n250 OK\r\n")
     request.transport.close()
     return web.Response()
 
 
-async def _no_end_said(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """A part of it without a length, and the end of the connection."""
+async def _no_length(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    """Send a part without a length, and close the connection."""
     body = registry.blobs[digest]
-    start, stop = asked_range(request, len(body))
+    start, stop = requested_range(request, len(body))
     half = body[start : (start + stop) // 2]
     head = f"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {start}-{stop - 1}/{len(body)}\r\n"
     assert request.transport is not None
@@ -277,32 +277,32 @@ async def _no_end_said(registry: StormyRegistry, request: web.Request, digest: s
 
 
 async def _multipart(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """The range as a part of several."""
+    """Send the range as multipart."""
     body = registry.blobs[digest]
-    start, stop = asked_range(request, len(body))
+    start, stop = requested_range(request, len(body))
     head = f"--part\r\nContent-Range: bytes {start}-{stop - 1}/{len(body)}\r\n\r\n".encode()
     headers = {"Content-Type": "multipart/byteranges; boundary=part"}
     return web.Response(status=206, body=head + body[start:stop] + b"\r\n--part--\r\n", headers=headers)
 
 
 async def _another_range(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    """What it says, and the bytes of another place."""
+    """Send the right headers with the bytes of another offset."""
     body = registry.blobs[digest]
-    start, stop = asked_range(request, len(body))
+    start, stop = requested_range(request, len(body))
     headers = {"Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
     return web.Response(status=206, body=body[start + 1 : stop] + b"\0", headers=headers)
 
 
-async def _in_circles(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+async def _redirect_loop(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
     return web.Response(status=307, headers={"Location": f"{request.path}?again"})
 
 
-async def _nonsensical_pause(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+async def _invalid_pause(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
     return registry.refusal(429, "TOOMANYREQUESTS", {"Retry-After": "soon"})
 
 
-async def _no_range_said(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
-    start, stop = asked_range(request, len(registry.blobs[digest]))
+async def _no_content_range(registry: StormyRegistry, request: web.Request, digest: str) -> web.StreamResponse:
+    start, stop = requested_range(request, len(registry.blobs[digest]))
     return web.Response(status=206, body=registry.blobs[digest][start:stop])
 
 
@@ -319,49 +319,51 @@ async def _portal(registry: StormyRegistry, request: web.Request, digest: str) -
     return web.Response(text="<html>Please log in to the network</html>", content_type="text/html")
 
 
-WRONGS: dict[str, Wrong] = {
+MISBEHAVIORS: dict[str, Misbehavior] = {
     "408": _code(408),
     "425": _code(425),
-    "429": _code(429, ends=RateLimited),
+    "429": _code(429, error=RateLimited),
     "500": _code(500),
     "502": _code(502),
     "503": _code(503),
     "504": _code(504),
     "429 with a pause": _pause(429),
     "429 with a pause as a date": _pause(429, as_date=True),
-    "429 with a pause of nonsense": Wrong(_nonsensical_pause, ranges_only=False, ends=RateLimited),
+    "429 with an invalid pause": Misbehavior(_invalid_pause, ranges_only=False, error=RateLimited),
     "503 with a pause": _pause(503),
-    "burst of 500": Wrong(_burst, ranges_only=False),
-    "hung up": Wrong(_hang_up, ranges_only=False, ends=TransportError),
-    "no answer": Wrong(_say_nothing, ranges_only=False, ends=TransportError),
-    "garbage": Wrong(_garbage, ranges_only=False, ends=TransportError),
-    "token revoked": Wrong(_revoked, ranges_only=False, ends=AccessDenied),
-    "truncated": Wrong(truncated, ends=TransportError),
-    "reset": Wrong(reset, ends=TransportError),
-    "stalled": Wrong(_stall, ends=TransportError),
-    "slow drip": Wrong(slow(2 << 20), ends=None),
-    "less than was asked for": Wrong(_less, ends=None),
-    "ended without a length": Wrong(_no_end_said, ends=TransportError),
-    "whole blob": Wrong(no_ranges, ends=None),
-    "whole blob without a length": Wrong(no_length, ends=None),
-    "wrong start": Wrong(wrong_content_range("bytes 1-{last}/{size}")),
-    "more than was asked for": Wrong(wrong_content_range("bytes {start}-{size}/*")),
-    "nonsense in Content-Range": Wrong(wrong_content_range("pages 1-2/3")),
-    "no Content-Range": Wrong(_no_range_said),
-    "several parts": Wrong(_multipart),
-    "empty": Wrong(_empty, ends=TransportError),
-    "malformed chunk": Wrong(_malformed_chunk, ends=TransportError),
-    "lying Content-Encoding": Wrong(_with(Content_Encoding="gzip"), ends=None),
-    "changed ETag": Wrong(_with(ETag='"another"'), ends=None),
-    "redirect that expires": Wrong(_moved, ends=None),
-    "redirect in circles": Wrong(_in_circles, lies=True),
-    "403": _code(403, lies=True, ends=AccessDenied),
-    "404": _code(404, lies=True, ends=NotFound),
-    "416": Wrong(status(416), lies=True),
-    "wrong total": Wrong(wrong_content_range("bytes {start}-{last}/999999999"), lies=True, ends=SizeMismatch),
-    "portal": Wrong(_portal, lies=True, ends=SizeMismatch),
-    "wrong bytes": Wrong(corrupted(), spoils=True, ends=DigestMismatch),
-    "bytes of another range": Wrong(_another_range, spoils=True, ends=DigestMismatch),
+    "burst of 500": Misbehavior(_burst, ranges_only=False),
+    "connection aborted": Misbehavior(_hang_up, ranges_only=False, error=TransportError),
+    "no response": Misbehavior(_no_response, ranges_only=False, error=TransportError),
+    "garbage": Misbehavior(_garbage, ranges_only=False, error=TransportError),
+    "token revoked": Misbehavior(_revoked, ranges_only=False, error=AccessDenied),
+    "truncated": Misbehavior(truncated, error=TransportError),
+    "reset": Misbehavior(reset, error=TransportError),
+    "stalled": Misbehavior(_stall, error=TransportError),
+    "slow drip": Misbehavior(slow(2 << 20), error=None),
+    "less than requested": Misbehavior(_less, error=None),
+    "ended without a length": Misbehavior(_no_length, error=TransportError),
+    "whole blob": Misbehavior(no_ranges, error=None),
+    "whole blob without a length": Misbehavior(no_length, error=None),
+    "wrong start": Misbehavior(wrong_content_range("bytes 1-{last}/{size}")),
+    "more than requested": Misbehavior(wrong_content_range("bytes {start}-{size}/*")),
+    "invalid Content-Range": Misbehavior(wrong_content_range("pages 1-2/3")),
+    "no Content-Range": Misbehavior(_no_content_range),
+    "several parts": Misbehavior(_multipart),
+    "empty": Misbehavior(_empty, error=TransportError),
+    "malformed chunk": Misbehavior(_malformed_chunk, error=TransportError),
+    "wrong Content-Encoding": Misbehavior(_with(Content_Encoding="gzip"), error=None),
+    "changed ETag": Misbehavior(_with(ETag='"another"'), error=None),
+    "redirect that expires": Misbehavior(_moved, error=None),
+    "redirect loop": Misbehavior(_redirect_loop, is_final=True),
+    "403": _code(403, is_final=True, error=AccessDenied),
+    "404": _code(404, is_final=True, error=NotFound),
+    "416": Misbehavior(status(416), is_final=True),
+    "wrong total": Misbehavior(
+        wrong_content_range("bytes {start}-{last}/999999999"), is_final=True, error=SizeMismatch
+    ),
+    "portal": Misbehavior(_portal, is_final=True, error=SizeMismatch),
+    "wrong bytes": Misbehavior(corrupted(), corrupts=True, error=DigestMismatch),
+    "bytes of another range": Misbehavior(_another_range, corrupts=True, error=DigestMismatch),
 }
 _USEFUL = {
     "truncated",
@@ -369,7 +371,7 @@ _USEFUL = {
     "stalled",
     "slow drip",
     "ended without a length",
-    "less than was asked for",
-    "lying Content-Encoding",
+    "less than requested",
+    "wrong Content-Encoding",
     "changed ETag",
 }

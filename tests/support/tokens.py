@@ -1,4 +1,4 @@
-"""A token server, and a registry that believes it."""
+"""A token server, and a registry that accepts its tokens."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ class TokenRequest:
 
 @dataclass
 class FakeTokenServer:
-    """Gives tokens for scopes to who may have them, and writes down who asked.
+    """Issues tokens for scopes to its users, and records the requests.
 
     Attributes:
-        users: passwords by name; anonymous clients are served if ``is_open``.
-        refresh: OAuth2 refresh tokens.
-        methods: that it knows; others are answered with 404.
-        answer: makes the body from a token.
-    pauses: that it asks for with 429, one each.
-    times: of the requests.
+        users: the passwords by user name.
+        refresh: the valid OAuth2 refresh tokens.
+        is_open: whether anonymous clients get tokens.
+        methods: the supported methods; others get 404.
+        body_of: makes the response body from a token.
+        requests: all requests, in order.
+        tokens: user and scopes of each issued token.
+        pauses: the ``Retry-After`` values of the next responses, which are 429.
+        times: the times of the requests.
     """
 
     users: dict[str, str] = field(default_factory=dict)
     refresh: set[str] = field(default_factory=set)
     is_open: bool = True
     methods: tuple[str, ...] = ("GET", "POST")
-    answer: Callable[[str], dict[str, object]] = lambda token: {"token": token, "expires_in": 300}
-    asked: list[TokenRequest] = field(default_factory=list)
+    body_of: Callable[[str], dict[str, object]] = lambda token: {"token": token, "expires_in": 300}
+    requests: list[TokenRequest] = field(default_factory=list)
     tokens: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
     status: int = 200
     delay_seconds: float = 0.0
@@ -62,7 +65,7 @@ class FakeTokenServer:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         form = {name: str(value) for name, value in (await request.post()).items()}
         authorization = request.headers.get("Authorization", "")
-        self.asked.append(TokenRequest(request.method, authorization, list(request.query.items()), form))
+        self.requests.append(TokenRequest(request.method, authorization, list(request.query.items()), form))
         self.times.append(time.monotonic())
         await asyncio.sleep(self.delay_seconds)
         if self.pauses:
@@ -73,11 +76,11 @@ class FakeTokenServer:
             return web.Response(status=404)
         user = self._user(authorization, form)
         if user is None or (not user and not self.is_open):
-            return web.json_response({"details": f"not you: {authorization} {form}"}, status=401)
+            return web.json_response({"details": f"unknown user: {authorization} {form}"}, status=401)
         scopes = set(request.query.getall("scope", [])) | set(form.get("scope", "").split())
         token = f"token-{len(self.tokens) + 1}"
         self.tokens[token] = (user, scopes)
-        return web.json_response(self.answer(token))
+        return web.json_response(self.body_of(token))
 
     def _user(self, authorization: str, form: dict[str, str]) -> str | None:
         if form.get("grant_type") == "refresh_token":
@@ -91,10 +94,13 @@ class FakeTokenServer:
 
 
 class GuardedRegistry(FaultyRegistry):
-    """Attributes:
-    server: whose tokens are good; a token is good for the scopes that it was made for.
-    challenge: the ``WWW-Authenticate`` headers; ``{realm}`` and ``{scope}`` are filled in.
-    allowed: users that may pull; None for everybody with a token.
+    """A registry that accepts the tokens of a `FakeTokenServer` for their scopes.
+
+    Attributes:
+        server: the token server.
+        challenge: the ``WWW-Authenticate`` headers; ``{realm}`` and ``{scope}`` are filled in.
+        allowed: the users that may pull; None for everyone with a token.
+        revoked: the revoked tokens.
     """
 
     def __init__(self, server: FakeTokenServer) -> None:

@@ -1,4 +1,4 @@
-"""Which credentials are found for whom, in which order, and what is said of files that cannot be read."""
+"""The search for credentials: sources, order, and errors of invalid files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def user(registry: str, repository: str = "", access: Access | None = None
     return found.username if found else None
 
 
-# --- files of logins
+# --- auth files
 
 
 @pytest.mark.case("credentials", "auths entries by host and by URL")
@@ -250,7 +250,7 @@ async def test_netrc_is_read_only_on_request(home: Path) -> None:
 async def test_user_name_and_password_apply_only_to_registry_of_sources() -> None:
     access = Access(username="u", password=Secret("p"))
     keyring = Keyring(access)
-    assert await keyring.find("q.io") is None, "nobody has named it"
+    assert await keyring.find("q.io") is None, "credentials for a registry that no source names"
     keyring.add_source_registry("q.io")
     assert await Keyring(access).find("mirror.example") is None
     with pytest.raises(InvalidSetting, match="which of them"):
@@ -372,7 +372,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_process_that_left_helper_session_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps the helper's output open."""
+    """The child keeps the output of the helper open."""
     monkeypatch.setattr(credential_helpers, "HELPER_SECONDS", 0.5)
     path = helper(home / "bin", "leak", 'setsid sleep 5 & echo $! > "$0.pid"; exit 0')
     write(home / ".docker/config.json", {"credHelpers": {"q.io": "leak"}})
@@ -384,7 +384,7 @@ async def test_process_that_left_helper_session_is_not_waited_for(home: Path, mo
 @pytest.mark.case("credentials", "a missing credential store")
 @pytest.mark.parametrize("listed", [True, False])
 async def test_missing_store_fails_only_listed_registries(home: Path, listed: bool) -> None:
-    """Docker leaves an empty entry for each registry whose secret the store has."""
+    """Docker writes an empty entry for each registry whose secret is in the store."""
     auths: dict[str, object] = {"q.io": {}} if listed else {}
     write(home / ".docker/config.json", {"auths": auths, "credsStore": "desktop"})
     warnings: list[str] = []

@@ -1,4 +1,4 @@
-"""Downloading one blob, with a client in memory."""
+"""The download of one blob, with a client in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Body:
 
 
 class FakeClient:
-    """Has the first range of every blob, and no other."""
+    """A client that has only the first range of every blob."""
 
     name = "memory"
     on_retry = staticmethod(lambda *_: None)

@@ -112,7 +112,7 @@ def test_pull_sources_are_mirrors_then_location(conf: str, reference: str, expec
 
 @pytest.fixture
 async def asked() -> AsyncIterator[tuple[str, list[str]]]:
-    """A host that has nothing, and the repositories that it was asked for."""
+    """Run a host without images, and yield the requested repositories."""
     seen: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -325,7 +325,7 @@ def test_short_name_is_rejected_if_search_excludes_docker_hub(search: str) -> No
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """Writes ``/etc/containers`` or the user's files: of a location, so that it can be seen which was read."""
+    """Write the files of ``/etc/containers`` or of the user, each with a location that identifies it."""
     monkeypatch.setattr(paths, "SYSTEM_DIRECTORY", str(tmp_path / "etc"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
@@ -357,7 +357,7 @@ def test_conf_paths_equal_those_of_other_tools(
     assert where() == "own-drop-in"
     os.unlink(system("home/.config/containers/registries.conf.d/05.conf", "x"))
     system("home/.config/containers/registries.conf", "own")
-    assert where() == "own", "the user's file stands for the system's and its drop-ins"
+    assert where() == "own", "the user's file did not replace the system's and its drop-ins"
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", system("given.conf", "given"))
     assert where() == "given"
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", "/nonexistent")
@@ -381,7 +381,7 @@ prefixes = st.builds("/".join, st.tuples(hosts, names)) | hosts | st.sampled_fro
 
 @given(st.lists(prefixes, max_size=5, unique=True), hosts, names, st.sampled_from(["v1", "v2"]))
 def test_longest_prefix_at_component_boundary_applies(found: list[str], host: str, name: str, tag: str) -> None:
-    """Against the rule, told as slowly as it can be."""
+    """Compare with a direct implementation of the rule."""
     conf = "".join(f'[[registry]]\nprefix = "{one}"\nlocation = "l{n}.local"\n' for n, one in enumerate(found))
     full = f"{host}/{name}:{tag}"
     try:

@@ -325,7 +325,9 @@ def test_cause_counts_as_repeated_only_for_a_while(monkeypatch: pytest.MonkeyPat
     for number in range(3):
         error = UnexpectedAnswer(f"http://h/blobs/sha256:{number:064x}", "no explanation", 502)
         assert causes.is_repeated("h", error, 0.3) == (number > 0)
-    assert not causes.is_repeated("h", TransportError("h", "reset"), 2), "after short pauses a long one is news"
+    assert not causes.is_repeated("h", TransportError("h", "reset"), 2), (
+        "a long pause after short ones counts as repeated"
+    )
     assert causes.is_repeated("h", TransportError("h", "reset"), 4)
 
 
@@ -343,11 +345,11 @@ def test_locations_are_bounded_and_keep_the_latest() -> None:
     assert locations.of(digests[1]).url is None
 
 
-# --- flows
+# --- throughput
 
 
-class _Streams:
-    """Streams with a clock of their own, of so many bytes per second each."""
+class _SimulatedRanges:
+    """Ranges of given rates with a simulated clock."""
 
     def __init__(self, *rates: float) -> None:
         self.now, self.throughput = 0.0, HostThroughput()
@@ -355,7 +357,7 @@ class _Streams:
         self.throughput._ranges |= {flow for flow, _ in self.streams}
 
     def run(self, seconds: float) -> list[bool]:
-        """Which of them lag after so long."""
+        """Return which ranges lag after a time."""
         for _ in range(int(seconds * 2)):
             self.now += 0.5
             for flow, rate in self.streams:
@@ -370,33 +372,33 @@ class _Streams:
 
 
 def test_stalled_range_lags_behind_the_others() -> None:
-    streams = _Streams(1e6, 1e6, 0, 2e4)
+    streams = _SimulatedRanges(1e6, 1e6, 0, 2e4)
     streams.end_one(1e6)
     assert streams.run(LAG_SECONDS - 1) == [False] * 4
     assert streams.run(2) == [False, False, True, True]
 
 
 def test_no_range_lags_while_all_stall() -> None:
-    streams = _Streams(0, 0, 0)
+    streams = _SimulatedRanges(0, 0, 0)
     streams.end_one(1e6)
     assert streams.run(60) == [False] * 3
 
 
 def test_single_range_is_compared_with_earlier_ones() -> None:
-    alone = _Streams(0)
+    alone = _SimulatedRanges(0)
     assert alone.run(60) == [False]
     alone.end_one(1e6)
     assert alone.run(1) == [True]
 
 
 def test_range_at_half_speed_does_not_lag() -> None:
-    streams = _Streams(1e6, 5e5, 2e5)
+    streams = _SimulatedRanges(1e6, 5e5, 2e5)
     streams.end_one(1e6)
     assert streams.run(30) == [False] * 3
 
 
 def test_requested_pause_does_not_count_as_lag() -> None:
-    streams = _Streams(1e6, 0)
+    streams = _SimulatedRanges(1e6, 0)
     streams.end_one(1e6)
     streams.run(LAG_SECONDS + 1)
     streams.streams[1][0].restart(streams.now)
