@@ -20,7 +20,7 @@ class ProcessResult:
 
 _AS_NOBODY = """
 import encodings.idna, os, pkgutil, sys, uvloop, fastpull
-for module in pkgutil.walk_packages(fastpull.__path__, "fastpull."):  # nobody may not be able to read them
+for module in pkgutil.walk_packages(fastpull.__path__, "fastpull."):  # before the user may be unable to
     __import__(module.name)
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 from fastpull.cli import main

@@ -219,7 +219,7 @@ RECIPES = [
     recipe("checksum-that-is-no-number", [block(b"f", checksum=b"\xff" * 8)], gives=tar_error("checksum")),
     recipe("checksum-of-nothing", [block(b"f", checksum=b"        ")], gives=tar_error("checksum")),
     recipe("no-tar", b"<html>not found</html>".ljust(1024), gives=tar_error("checksum", "byte 0")),
-    recipe("magic-of-nobody", [block(b"f", magic=b"evil!\0\0\0", prefix=b"p")], gives={"f": "f "}),
+    recipe("magic-of-no-format", [block(b"f", magic=b"evil!\0\0\0", prefix=b"p")], gives={"f": "f "}),
     # --- end of the archive
     recipe(
         "one-zero-block-between-entries",

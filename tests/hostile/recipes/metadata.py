@@ -56,19 +56,19 @@ RECIPES = [
     recipe("mode-below-nothing", [block(b"f", mode=b"\xff" * 8)], gives={"f": "f  [7777]"}),
     recipe("mode-that-is-no-number", [block(b"f", mode=b"rwxr-xr-")], gives=NUMBER),
     recipe(
-        "directory-that-nobody-may-enter",
+        "directory-without-permissions",
         [folder("d", 0), file("d/e/f", b"1"), file("d/g")],
         gives={"d": "d [0]", "d/e/f": "f 1", "d/g": "f "},
         split={"d": "d [0]", "d/e/f": "f 1", "d/g": "f "},
     ),
     recipe(
-        "file-that-nobody-may-read",
+        "file-without-permissions",
         [file("f", b"1", mode=0), hardlink("h", "f")],
         gives={"f": "f 1 [0]", "h": "= f"},
         split={"f": "f 1 [0]", "h": "= f"},
     ),
     recipe(
-        "root-that-nobody-may-enter",
+        "root-without-permissions",
         [folder("", 0), file("f", b"1")],
         gives={"": "d [0]", "f": "f 1"},
         split={"": "d [0]", "f": "f 1"},
@@ -100,7 +100,7 @@ RECIPES = [
     ),
     recipe("memory-of-the-host", [device("dev/mem", 1, 1, mode=0o666)], gives={"dev/mem": "c 1:1 [666]"}),
     recipe("terminal-of-the-host", [device("tty", 5, 0, mode=0o4666, uid=5)], gives={"tty": "c 5:0 [4666 uid=5]"}),
-    recipe("fifo-that-nobody-writes", [fifo("p", mode=0o4666, uid=5)], gives={"p": "p [4666 uid=5]"}),
+    recipe("fifo-without-writers", [fifo("p", mode=0o4666, uid=5)], gives={"p": "p [4666 uid=5]"}),
     recipe("file-over-a-fifo", [fifo("p"), file("p", b"1")], gives={"p": "f 1"}, split={"p": "f 1"}),
     recipe(
         "file-over-a-device", [device("zero", 1, 5), file("zero", b"1")], gives={"zero": "f 1"}, split={"zero": "f 1"}
@@ -174,7 +174,7 @@ RECIPES = [
     recipe("attribute-of-a-fifo", [fifo("p", xattrs=((b"user.a", b"y"),))], gives={"p": "p"}),
     recipe("attribute-of-the-root", [folder("", xattrs=((b"user.a", b"y"),))], gives={"": "d [user.a=y]"}),
     recipe(
-        "attribute-of-a-file-that-nobody-may-write",
+        "attribute-of-a-read-only-file",
         [file("f", b"1", mode=0o400, xattrs=((b"user.a", b"y"),))],
         gives={"f": "f 1 [400 user.a=y]"},
     ),
