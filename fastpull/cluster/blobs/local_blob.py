@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from fastpull.cache.errors import cache_errors
 from fastpull.cache.partial.extents import Extents
-from fastpull.errors import CacheError, from_os_error
+from fastpull.errors import CacheError
 from fastpull.registry.download.download import clipped
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ class LocalBlob:
         self._cached, self.partial = cached, partial
         available = [(0, self.descriptor.size)] if cached is not None else []
         if partial is not None:
-            try:
+            with cache_errors(partial.data_path):
                 self._fd = os.open(partial.data_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except OSError as error:
-                raise from_os_error(CacheError, error, partial.data_path) from error
             borders = [0, *(border for gap in partial.gaps() for border in gap), self.descriptor.size]
             available = list(zip(borders[::2], borders[1::2], strict=True))
         with self._lock:
@@ -131,10 +130,8 @@ class LocalBlob:
             if self._cached is not None:
                 size = self._cached.readinto(buffer[done:], offset + done)
             else:
-                try:
+                with cache_errors(str(self.descriptor.digest)):
                     size = os.preadv(self._fd, [buffer[done:]], offset + done)
-                except OSError as error:
-                    raise from_os_error(CacheError, error, str(self.descriptor.digest)) from error
             if not size:
                 raise CacheError(str(self.descriptor.digest), f"ends after {offset + done} bytes")
             done += size
