@@ -1,4 +1,4 @@
-"""Sinks: where a merged tree goes."""
+"""Sinks: the formats of outputs, and what a sink can do."""
 
 from __future__ import annotations
 

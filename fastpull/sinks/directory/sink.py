@@ -402,5 +402,5 @@ class _Commit:
 
 
 def split(origin: Origin) -> tuple[int, int]:
-    """Layer and entry of an origin."""
+    """Return the layer and the entry of an origin."""
     return layer_of(origin), entry_of(origin)
