@@ -28,11 +28,11 @@ FORMER = (
 
 
 def checked_imports(module: str) -> set[str]:
-    """Return the names that a face imports for type checkers, without its packages."""
+    """Return the public names that a face imports for type checkers; internal names have an alias."""
     tree = ast.parse((ROOT.parent / module.replace(".", "/") / "__init__.py").read_text())
     found = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
     imports = [node for node in found if isinstance(node, ast.ImportFrom) and node.module != "fastpull"]
-    return {alias.name for node in imports for alias in node.names}
+    return {alias.name for node in imports for alias in node.names if alias.asname is None}
 
 
 def modules_after(code: str) -> set[str]:
