@@ -282,14 +282,14 @@ def slow(bytes_per_second: int) -> Fault:
 
 def together(number: int) -> Fault:
     """Hold responses until ``number`` blobs are requested; respond with 404 after 5 seconds."""
-    asked, all_there = set[str](), asyncio.Event()
+    requested, all_requested = set[str](), asyncio.Event()
 
     async def fault(registry: FaultyRegistry, request: web.Request, digest: str) -> web.StreamResponse | None:
-        asked.add(digest)
-        if len(asked) == number:
-            all_there.set()
+        requested.add(digest)
+        if len(requested) == number:
+            all_requested.set()
         try:
-            await asyncio.wait_for(all_there.wait(), 5)
+            await asyncio.wait_for(all_requested.wait(), 5)
         except TimeoutError:
             return await status(404)(registry, request, digest)
         return None
