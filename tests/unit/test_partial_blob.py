@@ -172,9 +172,9 @@ def test_overlapping_records_are_read_once() -> None:
     found = parse_records(b"".join(record.to_bytes() for record in records), 100)
     assert [(record.offset, record.length) for record in found] == [(0, 20), (50, 10), (60, 1)]
     many = b"".join(Record(2 * number, 1, 1).to_bytes() for number in reversed(range(200_000)))
-    began = time.monotonic()
+    began = time.process_time()
     assert len(parse_records(many, 1 << 20)) == 200_000
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_there_is_one_partial_blob_at_a_time(store: Store) -> None:
