@@ -159,3 +159,7 @@ def test_only_listed_modules_start_programs_and_none_uses_a_shell() -> None:
         for call in called:
             if "subprocess" in ast.unparse(call.func):
                 assert PROGRAMS.get(str(path.relative_to(ROOT))) == ast.unparse(call.args[0]), path
+
+
+def test_finish_is_an_alias_of_ensure_squashfs() -> None:
+    assert fastpull.Client.finish is fastpull.Client.ensure_squashfs
