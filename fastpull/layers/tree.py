@@ -163,11 +163,25 @@ class Tree:
         names = [*(part for part, _ in trail[1:]), *missing]
         return PathLookup(b"/".join(names), None if missing else trail[-1][1])
 
+    def _descend(self, path: bytes) -> DirectoryNode | None:
+        """Return the directory at a path if the path needs no resolution, which is the common case."""
+        parts, directory = path.split(b"/"), self.root
+        if len(parts) >= MAX_DEPTH:
+            return None
+        for name in parts:
+            child = directory.children.get(name)
+            if not isinstance(child, DirectoryNode):
+                return None
+            directory = child
+        return directory
+
     def find_directory(self, path: bytes) -> DirectoryLookup:
         """Look up a directory; follow symbolic links inside the root.
 
         A ``..`` at the root stays at the root. After a name that does not exist, it removes that name.
         """
+        if (existing := self._descend(path)) is not None:
+            return DirectoryLookup(existing, [])
         trail, walk = [self.root], PathWalk(path)
         missing: list[bytes] = []
         obstacle: Origin | None = None
