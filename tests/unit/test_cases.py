@@ -40,7 +40,7 @@ def test_markers_become_rows(tmp_path: Path) -> None:
     ]
     for wrong in ('"nowhere", "a"', '"http"', '"http", text'):
         (tests / "test_x.py").write_text(f"@pytest.mark.case({wrong})\ndef test_y(): ...\n")
-        with pytest.raises(ValueError, match="is no case"):
+        with pytest.raises(ValueError, match="is not a case"):
             find_cases(tests)
     with pytest.raises(ValueError, match="no place"):
         with_table("# Page\n", "x")
