@@ -42,5 +42,5 @@ def test_markers_become_rows(tmp_path: Path) -> None:
         (tests / "test_x.py").write_text(f"@pytest.mark.case({wrong})\ndef test_y(): ...\n")
         with pytest.raises(ValueError, match="is not a case"):
             find_cases(tests)
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="lacks the comments"):
         with_table("# Page\n", "x")
