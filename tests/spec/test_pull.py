@@ -189,7 +189,7 @@ async def test_nesting_of_indexes_is_limited(registry: FaultyRegistry, settings:
         )
     async with fastpull.Client(settings) as client:
         await client.resolve(f"{registry.address}/test/image:t4")
-        with pytest.raises(MalformedDocument, match="more than 4 indexes"):
+        with pytest.raises(MalformedDocument, match="more than 4 nested indexes"):
             await client.resolve(f"{registry.address}/test/image:t6")
 
 
