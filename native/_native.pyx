@@ -16,6 +16,7 @@ The parts, in the order of the data:
     blocks.pxi         BlockCutter: chunk + Spans -> squashfs blocks and tail-ends in memory
     payload.pxi        PayloadWriter: chunk + Spans -> one file with the payload of all entries
     fingerprints.pxi   Fingerprints: an ordered set of content fingerprints
+    deflate.pxi        find_deflate_block: where a gzip stream can be entered
     system.pxi         system calls that Python lacks
 
 A chunk is scanned in one call and written in a second one, whatever number of files it holds. No function raises for
@@ -44,4 +45,5 @@ include "files.pxi"
 include "blocks.pxi"
 include "payload.pxi"
 include "fingerprints.pxi"
+include "deflate.pxi"
 include "system.pxi"

@@ -19,6 +19,7 @@ if TYPE_CHECKING or os.environ.get("FASTPULL_NO_EXTENSIONS") != "1":
         Scanner,
         Spans,
         exchange,
+        find_deflate_block,
         give_back,
         remove_tree,
         start_writeback,
@@ -26,6 +27,7 @@ if TYPE_CHECKING or os.environ.get("FASTPULL_NO_EXTENSIONS") != "1":
     )
 else:
     from fastpull.native.pure.blocks import BlockCutter
+    from fastpull.native.pure.deflate import find_deflate_block
     from fastpull.native.pure.entry_table import EntryTable, Spans
     from fastpull.native.pure.files import FileWriter
     from fastpull.native.pure.fingerprints import Fingerprints
@@ -42,6 +44,7 @@ __all__ = [
     "Scanner",
     "Spans",
     "exchange",
+    "find_deflate_block",
     "give_back",
     "remove_tree",
     "start_writeback",
