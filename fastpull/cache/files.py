@@ -18,7 +18,7 @@ from fastpull.oci.digest import ALGORITHMS, Digest
 
 _VERSION = "v1"
 _BY_DIGEST = ("blobs", "partial", "index", "images")
-_DIRECTORIES = (*_BY_DIGEST, "answers", "pins", "refs", "locks", "trash")
+_DIRECTORIES = (*_BY_DIGEST, "answers", "checkpoints", "pins", "refs", "locks", "trash")
 _USER = "user-"
 _PERMISSIONS = 0o2777
 _counter = itertools.count()

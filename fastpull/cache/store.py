@@ -36,7 +36,7 @@ from fastpull.cache.blob_metadata import BlobMetadata
 from fastpull.cache.directory import NotAFile
 from fastpull.cache.errors import cache_errors
 from fastpull.cache.files import CacheFiles, digest_of
-from fastpull.cache.indexes import Indexes
+from fastpull.cache.indexes import CheckpointTables, Indexes
 from fastpull.cache.partial.blob import PartialBlob
 from fastpull.cache.partial.journal import JOURNAL
 from fastpull.errors import CacheError
@@ -110,6 +110,7 @@ class Store:
     Attributes:
         files: files of the cache.
         indexes: layer indexes.
+        checkpoints: checkpoints of gzip blobs.
 
     Raises:
         CacheError: from every method; the filesystem refuses.
@@ -118,6 +119,7 @@ class Store:
     def __init__(self, root: str, locks: str = "auto") -> None:
         self.files = CacheFiles(root, locks)
         self.indexes = Indexes(self.files)
+        self.checkpoints = CheckpointTables(self.files)
 
     @property
     def root(self) -> str:
@@ -241,15 +243,16 @@ class Store:
                 raise
 
     def quarantine(self, digest: Digest) -> None:
-        """Move a corrupt blob to ``trash``, and remove its metadata and index."""
+        """Move a corrupt blob to ``trash``, and remove its metadata, index and checkpoints."""
         self.remove(digest, why="corrupt")
 
     def remove(self, digest: Digest, why: str = "removed") -> bool:
         """Move a blob to ``trash``, and return whether it existed. Open descriptors of it stay valid."""
         if not self.files.move_to_trash(self.blob_path(digest), why):
             return False
-        for path in (self.blob_path(digest) + METADATA_SUFFIX, self.files.path("index", digest)):
-            self.files.unlink(path)
+        self.files.unlink(self.blob_path(digest) + METADATA_SUFFIX)
+        self.indexes.remove(digest)
+        self.checkpoints.remove(digest)
         _log.debug("removed blob %s: %s", digest, why)
         return True
 

@@ -8,21 +8,31 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Generator
-from typing import IO, ClassVar, Protocol, cast
+from typing import IO, TYPE_CHECKING, ClassVar, Protocol, cast
 
 import zstandard
 
 from fastpull.config.limits import DEFAULT_LIMITS, Limits
 from fastpull.errors import DecompressError, ErrorMapping, LimitExceeded, UnsupportedMediaType, translate_errors
 
+if TYPE_CHECKING:
+    from fastpull.layers.checkpoints import CheckpointRecorder
+
 try:  # ISA-L inflates in a third to a half of zlib's time (bench/micro)
-    from isal import igzip, igzip_lib
-except ImportError:
+    from fastpull.layers.deflate import InflateError
+    from fastpull.layers.gzip_stream import GzipStream
+except ImportError:  # no isal for this processor: nothing is recorded
     from zlib_ng import gzip_ng, zlib_ng
 
-    open_gzip, inflate_error = gzip_ng.GzipNGFile, zlib_ng.error
+    InflateError = zlib_ng.error
+
+    def _open_gzip(source: io.RawIOBase, recorder: CheckpointRecorder | None) -> Callable[[int], bytes]:  # noqa: ARG001
+        read: Callable[[int], bytes] = gzip_ng.GzipNGFile(fileobj=source, mode="rb").read1
+        return read
 else:
-    open_gzip, inflate_error = igzip.IGzipFile, igzip_lib.IsalError
+
+    def _open_gzip(source: io.RawIOBase, recorder: CheckpointRecorder | None) -> Callable[[int], bytes]:
+        return GzipStream(source, recorder).read
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -57,6 +67,7 @@ def inflate(
     subject: str,
     limits: Limits = DEFAULT_LIMITS,
     on_window: Callable[[int], None] = _ignore,
+    recorder: CheckpointRecorder | None = None,
 ) -> Inflated:
     """Return a reader of the uncompressed bytes of a layer.
 
@@ -65,6 +76,7 @@ def inflate(
         subject: name of the layer in messages.
         limits: limits of the layer's memory.
         on_window: called with the window of each frame, in bytes, before memory is allocated for it.
+        recorder: records the checkpoints of a gzip stream.
 
     Returns:
         A reader over all members of a gzip stream, over all frames of a zstd stream except skippable ones, or over the
@@ -80,7 +92,7 @@ def inflate(
         head += piece
     source = _Rewound(head, raw)
     if head.startswith(_GZIP):
-        return _Gzip(source, subject)
+        return _Gzip(source, subject, recorder)
     if head.startswith(_ZSTD) or _is_skippable(head[:4]):
         return _Zstd(source, subject, limits.max_zstd_window, on_window)
     for magic, name in _OTHERS.items():
@@ -120,14 +132,13 @@ class _Plain:
 class _Gzip:
     is_plain: ClassVar[bool] = False
 
-    def __init__(self, source: _Rewound, subject: str) -> None:
-        self._file = open_gzip(fileobj=source, mode="rb")
+    def __init__(self, source: _Rewound, subject: str, recorder: CheckpointRecorder | None) -> None:
+        self._read = _open_gzip(source, recorder)
         self._errors = _decompress_errors(subject)
 
     def read(self, size: int) -> bytes:
         with translate_errors(self._errors):
-            data: bytes = self._file.read1(size)
-            return data
+            return self._read(size)
 
 
 class _Zstd:
@@ -166,7 +177,7 @@ def _decompress_errors(subject: str) -> ErrorMapping:
     def damaged(error: BaseException) -> DecompressError:
         return DecompressError(subject, str(error))
 
-    foreign = (EOFError, OSError, zlib.error, inflate_error, zstandard.ZstdError)
+    foreign = (EOFError, OSError, zlib.error, InflateError, zstandard.ZstdError)
     return dict.fromkeys(foreign, damaged)
 
 

@@ -104,7 +104,8 @@ class CacheManager:
 
     def usage(self) -> Usage:
         """Return the disk usage of the cache."""
-        usage = Usage(index_bytes=self._orphans.size_of("index"), trash_bytes=self._orphans.size_of("trash"))
+        index_bytes = self._orphans.size_of("index") + self._orphans.size_of("checkpoints")
+        usage = Usage(index_bytes=index_bytes, trash_bytes=self._orphans.size_of("trash"))
         for blob in self._store.blobs():
             usage.blobs += 1
             usage.blob_bytes += blob.size
@@ -190,11 +191,12 @@ class CacheManager:
         return found
 
     def _verify_others(self, found: Verified, dry_run: bool) -> None:
-        for digest in list(self._store.indexes):
-            if self._store.indexes.is_damaged(digest):
-                found.corrupt_indexes.append(digest)
-                if not dry_run:
-                    self._store.indexes.remove(digest)
+        for tables in (self._store.indexes, self._store.checkpoints):
+            for digest in list(tables):
+                if tables.is_damaged(digest):
+                    found.corrupt_indexes.append(digest)
+                    if not dry_run:
+                        tables.remove(digest)
         for partial in list(self._orphans.partials()):
             if self._orphans.has_damaged_partial(partial.digest, mend=not dry_run):
                 found.corrupt_partials.append(partial.digest)

@@ -82,19 +82,20 @@ class Orphans:
         return True
 
     def remove(self, older_than_seconds: float) -> None:
-        """Remove obsolete drafts, locks and indexes, and journals and metadata without their data."""
+        """Remove obsolete drafts, locks, indexes and checkpoints, and journals and metadata without their data."""
         latest = time.time() - older_than_seconds
         self._remove_drafts(latest)
         self._remove_metadata(latest)
         self._remove_journals(latest)
         self._remove_locks()
-        for digest in list(self._store.indexes):
-            if self._store.is_missing(digest):
-                self._store.indexes.remove(digest)
+        for tables in (self._store.indexes, self._store.checkpoints):
+            for digest in list(tables):
+                if self._store.is_missing(digest):
+                    tables.remove(digest)
 
     def _remove_drafts(self, latest: float) -> None:
         """Remove drafts, and foreign entries where only files belong. No lock is needed for either."""
-        for names in (("refs",), ("pins",), ("answers",), ("locks",), ("index",), ("blobs",), ("images",)):
+        for names in (("refs",), ("pins",), ("answers",), ("checkpoints",), ("locks",), ("index",), ("blobs",), ("images",)):
             for nested in (False, True):
                 self._remove_strays(names, latest, nested=nested)
         for inner, name, _ in self._files.entries("partial"):
@@ -147,8 +148,9 @@ class Orphans:
         return self._files.lookup(os.path.join(self._files.path("partial", digest), DATA)) is not None
 
     def size_of(self, directory: str) -> int:
-        """Return the size of the files in ``index`` or ``trash``, in bytes."""
-        return sum(state.st_size for _, _, state in self._files.entries(directory, nested=directory == "index"))
+        """Return the size of the files in ``index``, ``checkpoints`` or ``trash``, in bytes."""
+        nested = directory == "index" or (directory == "checkpoints" and self._files.is_shared)
+        return sum(state.st_size for _, _, state in self._files.entries(directory, nested=nested))
 
     def empty_trash(self) -> int:
         """Delete the content of ``trash``, and return the freed bytes."""

@@ -64,7 +64,8 @@ class Usage:
 
     Attributes:
         blobs, partial, images: numbers of complete and partial blobs, and of finished images.
-        blob_bytes, partial_bytes, image_bytes, index_bytes, trash_bytes: their sizes on disk.
+        blob_bytes, partial_bytes, image_bytes, trash_bytes: their sizes on disk.
+        index_bytes: size of layer indexes and checkpoints.
     """
 
     blobs: int = 0
@@ -130,7 +131,7 @@ class Verified:
         blobs, images: numbers of files read.
         size: their total size in bytes.
         corrupt: digests of blobs that did not match; they were removed from the cache.
-        corrupt_indexes: layers whose damaged index was removed; the next pull rebuilds it.
+        corrupt_indexes: layers whose damaged index or checkpoints were removed; the next pull rebuilds it.
         corrupt_seals: sound blobs whose damaged metadata was rewritten.
         corrupt_partials: partial blobs with damaged ranges or records, which will be fetched again.
         corrupt_refs: names of damaged files in ``refs``; they were removed.
