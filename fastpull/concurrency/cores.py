@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class IdleCores:
@@ -22,6 +26,11 @@ class IdleCores:
         self._lock = threading.Lock()
 
     @property
+    def total(self) -> int:
+        """The number of cores."""
+        return self._cores
+
+    @property
     def computing(self) -> int:
         """The number of computing threads."""
         return self._computing
@@ -35,6 +44,11 @@ class IdleCores:
             yield
         finally:
             self.give_back()
+
+    def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function on this thread, registered as computing."""
+        with self.occupy():
+            return function(*args, **kwargs)
 
     def try_take(self) -> bool:
         """Register one more thread if a core is idle for it; return whether there was one."""

@@ -16,7 +16,7 @@ from fastpull.config.limits import DEFAULT_LIMITS, Limits
 from fastpull.errors import DecompressError, ErrorMapping, LimitExceeded, UnsupportedMediaType, translate_errors
 
 if TYPE_CHECKING:
-    from fastpull.layers.checkpoints import CheckpointRecorder
+    from fastpull.layers.gzip_stream import StreamRecorder
 
 try:  # ISA-L inflates in a third to a half of zlib's time (bench/micro)
     from fastpull.layers.deflate import InflateError
@@ -24,15 +24,18 @@ try:  # ISA-L inflates in a third to a half of zlib's time (bench/micro)
 except ImportError:  # no isal for this processor: nothing is recorded
     from zlib_ng import gzip_ng, zlib_ng
 
+    HAS_ISAL = False
     InflateError = zlib_ng.error
 
-    def _open_gzip(source: io.RawIOBase, recorder: CheckpointRecorder | None) -> Callable[[int], bytes]:  # noqa: ARG001
+    def _open_gzip(source: io.RawIOBase, recorder: StreamRecorder | None) -> Callable[[int], bytes]:  # noqa: ARG001
         read: Callable[[int], bytes] = gzip_ng.GzipNGFile(fileobj=source, mode="rb").read1
         return read
 else:
+    HAS_ISAL = True
 
-    def _open_gzip(source: io.RawIOBase, recorder: CheckpointRecorder | None) -> Callable[[int], bytes]:
+    def _open_gzip(source: io.RawIOBase, recorder: StreamRecorder | None) -> Callable[[int], bytes]:
         return GzipStream(source, recorder).read
+
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -67,7 +70,7 @@ def inflate(
     subject: str,
     limits: Limits = DEFAULT_LIMITS,
     on_window: Callable[[int], None] = _ignore,
-    recorder: CheckpointRecorder | None = None,
+    recorder: StreamRecorder | None = None,
 ) -> Inflated:
     """Return a reader of the uncompressed bytes of a layer.
 
@@ -132,7 +135,7 @@ class _Plain:
 class _Gzip:
     is_plain: ClassVar[bool] = False
 
-    def __init__(self, source: _Rewound, subject: str, recorder: CheckpointRecorder | None) -> None:
+    def __init__(self, source: _Rewound, subject: str, recorder: StreamRecorder | None) -> None:
         self._read = _open_gzip(source, recorder)
         self._errors = _decompress_errors(subject)
 

@@ -8,18 +8,28 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from isal import igzip_lib
-
-if TYPE_CHECKING:
-    from fastpull.layers.checkpoints import CheckpointRecorder
 
 READ_SIZE = 128 << 10
 """Compressed bytes at a time: they stay in the processor's cache (bench/micro)."""
 
 _MAX_HEADER = 1 << 20  # with a field of 64 KiB, a name and a comment
 _HAS_CRC, _HAS_EXTRA, _HAS_NAME, _HAS_COMMENT, _RESERVED = 2, 4, 8, 16, 0xE0
+
+
+class StreamRecorder(Protocol):
+    """Observes a stream while it is inflated: `fastpull.pipeline.checkpoints.CheckpointRecorder`."""
+
+    def output(self, data: bytes) -> None:
+        """Take the next bytes of output."""
+
+    def split(self, data: bytes, offset: int) -> int:
+        """Return where to cut the next part of the stream, whose first byte has an offset; 0 for nowhere."""
+
+    def begin(self, data: bytes) -> None:
+        """Take the stream from the cut on, once the part before it is inflated."""
 
 
 class GzipMember:
@@ -115,7 +125,7 @@ class GzipStream:
 
     is_plain: ClassVar[bool] = False
 
-    def __init__(self, source: io.RawIOBase, recorder: CheckpointRecorder | None = None) -> None:
+    def __init__(self, source: io.RawIOBase, recorder: StreamRecorder | None = None) -> None:
         self._source = source
         self._recorder = recorder
         self._member: GzipMember | None = None

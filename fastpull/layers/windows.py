@@ -30,6 +30,11 @@ class WindowMemory:
         self._beyond: InflaterWindow | None = None
         self._changed = threading.Condition()
 
+    @property
+    def total(self) -> int:
+        """Bytes for all windows."""
+        return self._total
+
     def take(self, window: InflaterWindow, size: int) -> None:
         """Reserve `size` bytes in all for a window; block until they are available."""
         with self._changed:

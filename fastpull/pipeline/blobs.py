@@ -89,7 +89,7 @@ class LayerBlobs:
         may_repeat = True
         wait_in_order = self._start.enter()
         while True:
-            work = LayerPipeline(layer, number, subject, self._context.helpers, self._context.windows, timer)
+            work = LayerPipeline(layer, number, subject, self._context, timer)
             async with self._source.open_blob(layer.blob, rank, timer) as blob:
                 self._open[number] = work, blob
                 try:
@@ -129,7 +129,7 @@ class LayerBlobs:
         number, entry = layer_of(origin), entry_of(origin)
         layer, timer = self._image.layers[number], self._timers[number]
         subject = f"{layer.blob.digest} of {self._image.source}"
-        work = LayerPipeline(layer, number, subject, None, self._context.windows, timer)
+        work = LayerPipeline(layer, number, subject, self._context, timer)
 
         def extract(work: LayerPipeline, blob: Blob) -> bytes:
             return work.extract(blob, entry, size, self._context.limits)
@@ -144,7 +144,7 @@ class LayerBlobs:
             permit = await self._context.permits.acquire(rank)
         with permit:
             abort = partial(work.abort, blob)
-            return await in_thread(self._context.workers, process, work, blob, abort=abort)
+            return await in_thread(self._context.workers, self._context.cores.run, process, work, blob, abort=abort)
 
     def progress(self) -> AbstractAsyncContextManager[None]:
         """Send progress events of the open blobs while the context lasts."""

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fastpull.concurrency.cores import IdleCores
 from fastpull.layers.windows import WindowMemory
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ class PullContext:
         store: the cache.
         files: threads for blocking calls on files; none of these calls waits for a download.
         workers: threads for layers, one thread per layer.
-        helpers: threads for hashing; None if there are no spare cores. A call there waits for nothing.
+        helpers: threads for hashing and for inflating ahead; a call there waits for nothing.
+        hashes_aside: whether `helpers` hash what the threads of the layers inflate.
+        cores: the idle cores.
         permits: one permit per thread of `workers`.
         windows: memory for the windows of inflaters.
         on_event: receives all events.
@@ -38,7 +41,9 @@ class PullContext:
     store: Store
     files: Executor
     workers: Executor
-    helpers: Executor | None
+    helpers: Executor
+    hashes_aside: bool
+    cores: IdleCores
     permits: PrioritySemaphore
     windows: WindowMemory
     on_event: OnEvent
@@ -53,6 +58,8 @@ def make_context(session: Session) -> PullContext:
         threads.files,
         threads.workers,
         threads.helpers,
+        threads.hashes_aside,
+        IdleCores(session.settings.workers),
         threads.permits,
         _window_memory(session.budget),
         session.on_event,

@@ -56,13 +56,15 @@ class Threads:
     Attributes:
         files: for blocking calls on files.
         workers: for layers, one thread per layer.
-        helpers: for hashing; None if there are no spare cores.
+        helpers: for hashing and for inflating ahead.
+        hashes_aside: whether there are spare cores for hashing.
         permits: one permit per thread of `workers`.
     """
 
     files: Executor
     workers: Executor
-    helpers: Executor | None
+    helpers: Executor
+    hashes_aside: bool
     permits: PrioritySemaphore
 
 
@@ -159,9 +161,7 @@ async def open_session(
         resources = Resources(settings.workers, layers, settings.memory // 4, settings.sync)
         budget = ByteBudget(settings.memory - resources.memory - layers * LAYER_COST)
         workers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-layer"))
-        helpers = None
-        if settings.workers >= _MANY_CORES:
-            helpers = stack.enter_context(ThreadPoolExecutor(layers, "fastpull-hash"))
+        helpers = stack.enter_context(ThreadPoolExecutor(layers + settings.workers, "fastpull-helper"))
         store = await in_thread(files, Store, settings.cache, settings.locks)
         if settings.locks == "flock" and (option := await in_thread(files, local_lock_option, store.root)):
             message = f"locks of this filesystem ({option}) hold on this node only: use --locks auto or lease"
@@ -182,7 +182,7 @@ async def open_session(
         yield Session(
             settings,
             on_event,
-            Threads(files, workers, helpers, PrioritySemaphore(layers)),
+            Threads(files, workers, helpers, settings.workers >= _MANY_CORES, PrioritySemaphore(layers)),
             store,
             ImageCache(ImageStore(store.files), files, on_event),
             budget,

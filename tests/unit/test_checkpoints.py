@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from fastpull.concurrency.cores import IdleCores
 from fastpull.concurrency.threads import Aborted
-from fastpull.layers.checkpoints import CheckpointRecorder, Checkpoints, Piece
 from fastpull.layers.deflate import WINDOW_SIZE, RawInflater
 from fastpull.layers.gzip_stream import GzipStream
-from fastpull.layers.parallel import CheckpointsDamaged, ParallelInflater
 from fastpull.native import _native
 from fastpull.native.pure import deflate as pure
 from fastpull.oci.digest import Digest
+from fastpull.pipeline.checkpoints import CheckpointRecorder, Checkpoints, GzipPiece
+from fastpull.pipeline.parallel import CheckpointsDamaged, ParallelInflater
 
 SPACING = 64 << 10
 WORDS = [bytes(random.Random(number).choices(range(256), k=2 + number % 9)) for number in range(4000)]
@@ -62,7 +62,7 @@ def record(stream: bytes, seed: int = 0, spacing: int = SPACING) -> tuple[bytes,
     return data, recorder.finish(Digest.of(data))
 
 
-def inflate(stream: bytes, pieces: list[Piece] | tuple[Piece, ...], cores: int = 4, ahead: int = 3) -> bytes:
+def inflate(stream: bytes, pieces: list[GzipPiece] | tuple[GzipPiece, ...], cores: int = 4, ahead: int = 3) -> bytes:
     def read_at(buffer: memoryview, offset: int) -> int:
         part = stream[offset : offset + len(buffer)]
         buffer[: len(part)] = part

@@ -95,7 +95,16 @@ class Orphans:
 
     def _remove_drafts(self, latest: float) -> None:
         """Remove drafts, and foreign entries where only files belong. No lock is needed for either."""
-        for names in (("refs",), ("pins",), ("answers",), ("checkpoints",), ("locks",), ("index",), ("blobs",), ("images",)):
+        for names in (
+            ("refs",),
+            ("pins",),
+            ("answers",),
+            ("checkpoints",),
+            ("locks",),
+            ("index",),
+            ("blobs",),
+            ("images",),
+        ):
             for nested in (False, True):
                 self._remove_strays(names, latest, nested=nested)
         for inner, name, _ in self._files.entries("partial"):

@@ -2,8 +2,8 @@
 
 A checkpoint is the first bit of a deflate block, with the 32 KiB of output before it. The first reading of a stream
 records them (`CheckpointRecorder`), the later ones inflate the pieces between them side by side
-(`fastpull.layers.parallel`). Each piece has a fingerprint of its output: a damaged table is noticed, and never leads to
-other bytes than the stream's own.
+(`fastpull.pipeline.parallel`). Each piece has a fingerprint of its output: a damaged table is noticed, and never leads
+to other bytes than the stream's own.
 
 Spec: RFC 1951, RFC 1952.
 """
@@ -35,7 +35,7 @@ _RECORD = struct.Struct("<QQQI")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class GzipPiece:
     """A piece of a stream.
 
     Attributes:
@@ -63,7 +63,7 @@ class Checkpoints:
     """
 
     diff_id: Digest
-    pieces: Sequence[Piece]
+    pieces: Sequence[GzipPiece]
 
     def to_bytes(self) -> bytes:
         """Return the table as a file; windows are compressed."""
@@ -95,7 +95,7 @@ class Checkpoints:
         (size,) = struct.unpack_from("<I", content, at)
         head = json.loads(bytes(content[at + 4 : at + 4 + size]))
         at += 4 + size
-        pieces: list[Piece] = []
+        pieces: list[GzipPiece] = []
         offset = 0
         decompressor = zstandard.ZstdDecompressor()
         while at < len(content):
@@ -103,7 +103,7 @@ class Checkpoints:
             at += _RECORD.size
             window = decompressor.decompress(content[at : at + packed], max_output_size=WINDOW_SIZE)
             at += packed
-            piece = Piece(bit, offset, size, fingerprint, window)
+            piece = GzipPiece(bit, offset, size, fingerprint, window)
             last_bit = pieces[-1].bit if pieces else -1
             if not last_bit < bit < 1 << 63 or not 0 < size < 1 << 62 or len(window) != min(offset, WINDOW_SIZE):
                 raise ValueError("impossible checkpoints")
@@ -126,7 +126,7 @@ class _Candidate:
 
     __slots__ = ("bit", "hasher", "matched", "piece", "proof", "window")
 
-    def __init__(self, piece: Piece, bit: int, window: bytes, proof: bytes) -> None:
+    def __init__(self, piece: GzipPiece, bit: int, window: bytes, proof: bytes) -> None:
         self.piece = piece
         self.bit = bit
         self.window = window
@@ -147,7 +147,7 @@ class CheckpointRecorder:
 
     def __init__(self, spacing: int = SPACING) -> None:
         self._spacing = spacing
-        self._pieces: list[Piece] = []
+        self._pieces: list[GzipPiece] = []
         self._bit = self._offset = self._size = 0
         self._window = b""
         self._hasher = xxhash.xxh3_64()
@@ -196,7 +196,7 @@ class CheckpointRecorder:
             return
         if len(proof) < _PROOF_SIZE // 4:
             return
-        piece = Piece(self._bit, self._offset, self._size, self._hasher.intdigest(), self._window)
+        piece = GzipPiece(self._bit, self._offset, self._size, self._hasher.intdigest(), self._window)
         self._candidate = _Candidate(piece, self._next, window, proof)
 
     def finish(self, diff_id: Digest) -> Checkpoints | None:
@@ -207,7 +207,7 @@ class CheckpointRecorder:
         """
         if not self._pieces:
             return None
-        last = Piece(self._bit, self._offset, self._size, self._hasher.intdigest(), self._window)
+        last = GzipPiece(self._bit, self._offset, self._size, self._hasher.intdigest(), self._window)
         return Checkpoints(diff_id, (*self._pieces, last))
 
     def _prove(self, candidate: _Candidate, data: bytes) -> None:

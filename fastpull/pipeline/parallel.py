@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 import xxhash
@@ -19,12 +20,13 @@ import xxhash
 from fastpull.concurrency.threads import Aborted
 from fastpull.layers.deflate import InflateError, RawInflater
 from fastpull.layers.gzip_stream import READ_SIZE, GzipMember, skip_header, skip_padding
+from fastpull.pipeline.checkpoints import SPACING, GzipPiece
 
 if TYPE_CHECKING:
     from fastpull.concurrency.cores import IdleCores
-    from fastpull.layers.checkpoints import Piece
 
 OUTPUT_SIZE = 256 << 10
+_MAX_AHEAD = 2 * SPACING  # a stream without dynamic blocks has larger pieces, which are not held in memory
 _TRAILER_SIZE = 8
 
 ReadAt = Callable[[memoryview, int], int]
@@ -44,6 +46,7 @@ class ParallelInflater:
         executor: threads that inflate ahead.
         cores: idle cores; each thread that inflates ahead takes one.
         ahead: the number of pieces that may be inflated before they are read.
+        timed: returns a context that measures the inflating on such a thread.
 
     Attributes:
         position: bytes of the stream that the output read so far took, about.
@@ -52,13 +55,20 @@ class ParallelInflater:
     is_plain: ClassVar[bool] = False
 
     def __init__(
-        self, pieces: Sequence[Piece], read_at: ReadAt, executor: Executor, cores: IdleCores, ahead: int
+        self,
+        pieces: Sequence[GzipPiece],
+        read_at: ReadAt,
+        executor: Executor,
+        cores: IdleCores,
+        ahead: int,
+        timed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._pieces = deque(pieces)
         self._read_at = read_at
         self._executor = executor
         self._cores = cores
         self._ahead = ahead
+        self._timed = timed
         self._pending: deque[_PieceAhead] = deque()
         self._chunks: Iterator[bytes] = iter(())
         self._is_stopped = False
@@ -92,12 +102,17 @@ class ParallelInflater:
             self._pending.popleft().wait()
 
     def _start_ahead(self) -> None:
-        while self._pieces and len(self._pending) < self._ahead and self._cores.try_take():
-            piece = _PieceAhead(self._inflate(self._pieces.popleft()), self._cores)
+        while (
+            self._pieces
+            and len(self._pending) < self._ahead
+            and self._pieces[0].size <= _MAX_AHEAD
+            and self._cores.try_take()
+        ):
+            piece = _PieceAhead(self._inflate(self._pieces.popleft()), self._cores, self._timed)
             self._pending.append(piece)
             self._executor.submit(piece.run)
 
-    def _inflate(self, piece: Piece) -> Iterator[bytes]:
+    def _inflate(self, piece: GzipPiece) -> Iterator[bytes]:
         hasher = xxhash.xxh3_64()
         left = piece.size
         try:
@@ -120,9 +135,12 @@ class ParallelInflater:
 class _PieceAhead:
     """A piece that another thread inflates."""
 
-    def __init__(self, source: Iterator[bytes], cores: IdleCores) -> None:
+    def __init__(
+        self, source: Iterator[bytes], cores: IdleCores, timed: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._source = source
         self._cores = cores
+        self._timed = timed
         self._ready: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._has_ended = False
@@ -131,10 +149,11 @@ class _PieceAhead:
     def run(self) -> None:
         error: BaseException | None = None
         try:
-            for chunk in self._source:
-                with self._changed:
-                    self._ready.append(chunk)
-                    self._changed.notify()
+            with self._timed():
+                for chunk in self._source:
+                    with self._changed:
+                        self._ready.append(chunk)
+                        self._changed.notify()
         except BaseException as raised:  # noqa: BLE001  # the reader raises it
             error = raised
         self._cores.give_back()
@@ -161,7 +180,7 @@ class _PieceAhead:
                 self._changed.wait()
 
 
-def inflate_from(piece: Piece, read_at: ReadAt) -> Iterator[bytes]:
+def inflate_from(piece: GzipPiece, read_at: ReadAt) -> Iterator[bytes]:
     """Inflate a gzip stream from a checkpoint on, over the ends of members, in chunks of up to `OUTPUT_SIZE`.
 
     Raises:
