@@ -28,8 +28,8 @@ class Blob(Protocol):
             cache. After `reject`, whether no other endpoint is left.
         is_cached: all bytes were present at the start.
         is_remote: transmission may corrupt the bytes, so another attempt may succeed.
-        is_trusted: the cache vouches for the bytes without a new verification; sufficient only for leaving them in
-            place.
+        is_trusted: the cache vouches for the bytes without a new verification; sufficient for leaving them in place,
+            and for output that is compared with fingerprints of an earlier verification.
     """
 
     is_fresh: bool

@@ -34,6 +34,7 @@ DIRECTORIES = (
     "partial/sha256",
     "partial/sha256/BLOB",
     "index",
+    "checkpoints",
     "index/sha256",
     "images",
     "images/sha256",
