@@ -297,7 +297,7 @@ def _mode_of(parents: tuple[str, ...], name: str, mode: int) -> int:
     """Return the mode of a directory. Other users may read a user's references, and nothing else of that user."""
     if not name.startswith(_USER):
         return mode
-    return mode & 0o755 | 0o700 if parents == ("refs",) else 0o700
+    return mode & 0o2755 | 0o700 if parents == ("refs",) else 0o700
 
 
 def _belongs_to_its_user(directory: CacheDirectory, name: str) -> bool:

@@ -187,7 +187,7 @@ async def test_closed_pipe_ends_the_command_quietly(
 async def test_copying_a_finished_image_shows_progress(
     registry: FaultyRegistry, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastpull.pipeline.blobs.TICK_SECONDS", 0.0005)
+    monkeypatch.setattr("fastpull.pipeline.outputs.TICK_SECONDS", 0.0005)
     monkeypatch.setattr(finished, "_FICLONE", 0)
 
     def slowly(*arguments: Any) -> int:

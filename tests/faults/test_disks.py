@@ -119,7 +119,7 @@ async def test_a_read_only_filesystem(registry: FaultyRegistry, settings: Settin
     await asyncio.to_thread(subprocess.check_call, ["mount", "-o", "remount,ro", small_disk])
     reference = publish(registry, [file("a")])
     async with fastpull.Client(settings) as client:
-        with pytest.raises(OutputError, match="read-only file system.*choose another place"):
+        with pytest.raises(OutputError, match="read-only file system.*choose another path"):
             await client.pull(reference, small_disk / "out")
     with pytest.raises(CacheError, match="read-only file system"):
         async with fastpull.Client(cache=small_disk / "cache"):

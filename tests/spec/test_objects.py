@@ -257,13 +257,13 @@ async def test_if_no_entry_can_be_read_the_error_lists_them(shelf: ObjectShelf, 
 @pytest.mark.case("objects", "an index without the platform")
 async def test_the_error_for_a_missing_platform_lists_the_available_ones(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.index(shelf.on("linux", "arm64"), shelf.on("windows", "amd64")))
-    await refused(pull, NoMatchingPlatform, "it has linux/arm64, windows/amd64")
+    await refused(pull, NoMatchingPlatform, "the index has linux/arm64, windows/amd64")
 
 
 @pytest.mark.case("objects", "a single manifest for another platform")
 async def test_a_single_manifest_of_another_platform_is_no_match(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([file("f")]), architecture="arm64"))
-    await refused(pull, NoMatchingPlatform, "it has linux/arm64")
+    await refused(pull, NoMatchingPlatform, "the index has linux/arm64")
 
 
 NO_PLATFORMS: dict[str, dict[str, Any]] = {
@@ -300,7 +300,7 @@ async def test_an_image_without_a_platform_matches_every_one_with_a_warning(
 
 async def test_an_image_for_another_system_without_an_architecture_is_no_match(shelf: ObjectShelf, pull: Pull) -> None:
     shelf.document(shelf.image(stored([file("f")]), os="windows", architecture=""))
-    await refused(pull, NoMatchingPlatform, "it has windows/amd64")
+    await refused(pull, NoMatchingPlatform, "the index has windows/amd64")
 
 
 async def test_an_entry_with_the_platform_precedes_one_without(shelf: ObjectShelf, pull: Pull) -> None:
@@ -609,7 +609,7 @@ async def test_urls_of_descriptors_are_never_used(
         await refused(
             pull,
             NotFound,
-            f"no non-distributable layer.*does not let registries give it away.*{elsewhere.address}",
+            f"no non-distributable layer.*does not allow registries to distribute it.*{elsewhere.address}",
             cache=settings.cache + "-other",
         )
         assert elsewhere.requests == []
