@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from fastpull.concurrency.budget import ByteBudget
     from fastpull.concurrency.semaphores import PrioritySemaphore
     from fastpull.config.limits import Limits
-    from fastpull.pipeline.session import Session
+    from fastpull.config.settings import Settings
+    from fastpull.pipeline.threads import Threads
     from fastpull.telemetry.events import OnEvent
 
 _DOWNLOAD_RESERVE = 16 << 20  # bytes of the budget that downloads keep: four connections
@@ -50,20 +51,21 @@ class PullContext:
     limits: Limits
 
 
-def make_context(session: Session) -> PullContext:
+def make_context(
+    threads: Threads, store: Store, budget: ByteBudget, settings: Settings, on_event: OnEvent
+) -> PullContext:
     """Return the context of a session; it must be made once, because it owns the memory for windows."""
-    threads = session.threads
     return PullContext(
-        session.store,
+        store,
         threads.files,
         threads.workers,
         threads.helpers,
         threads.hashes_aside,
-        IdleCores(session.settings.workers),
+        IdleCores(settings.workers),
         threads.permits,
-        _window_memory(session.budget),
-        session.on_event,
-        session.settings.limits,
+        _window_memory(budget),
+        on_event,
+        settings.limits,
     )
 
 

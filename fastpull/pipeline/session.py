@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from fastpull.config.policy import load_policy
 from fastpull.errors import AccessDenied, NotFound
 from fastpull.oci.platform import Platform
 from fastpull.pipeline.image_cache import ImageCache
+from fastpull.pipeline.threads import Threads
 from fastpull.registry.conf.load import load_registries_conf
 from fastpull.registry.http.transport import Transport
 from fastpull.registry.pool import RegistryPool
@@ -47,25 +48,6 @@ if TYPE_CHECKING:
 
 _MANY_CORES = 4  # with two, hashing on a separate thread made pulls into a directory 6 % slower, and none faster
 _FILE_THREADS = 8  # more than the writes that a disk accepts at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """The threads of a session.
-
-    Attributes:
-        files: for blocking calls on files.
-        workers: for layers, one thread per layer.
-        helpers: for hashing and for inflating ahead.
-        hashes_aside: whether there are spare cores for hashing.
-        permits: one permit per thread of `workers`.
-    """
-
-    files: Executor
-    workers: Executor
-    helpers: Executor
-    hashes_aside: bool
-    permits: PrioritySemaphore
 
 
 @dataclass(frozen=True)
@@ -101,7 +83,7 @@ class Session:
     @cached_property
     def context(self) -> PullContext:
         """The resources of pulls; a finished image needs none, so that their modules load on first use."""
-        return pipeline.make_context(self)
+        return pipeline.make_context(self.threads, self.store, self.budget, self.settings, self.on_event)
 
     def source(self, text: str) -> Source:
         """Return the source that a text names; nothing is opened yet."""
